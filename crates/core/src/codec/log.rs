@@ -1,0 +1,156 @@
+//! What one command did to one key, as replicas and the AOF get it: a version byte, then each change in order.
+
+use alloc::vec::Vec;
+
+use super::record::{
+    put_lease, put_mode, read_lease, read_lock_from, read_mode, read_owner, read_past, write_lock,
+};
+use super::{Corrupt, Reader, put_bytes, put_number};
+use crate::clock::Now;
+use crate::event::Event;
+use crate::limits;
+
+const GRANTED: u8 = 1;
+const EXTENDED: u8 = 2;
+const ENDED: u8 = 3;
+const BROKEN: u8 = 4;
+const SNAPSHOT: u8 = 5;
+const FENCE: u8 = 6;
+const FLOOR: u8 = 7;
+
+/// One change out of a log.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Change<'a> {
+    /// To a lock.
+    Lock(Event<'a>),
+    /// To a fence.
+    Fence(Marks),
+    /// The primary's restart floor, which the server that takes over must stay above.
+    Floor(u64),
+}
+
+/// What a fence is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Marks {
+    /// The token seen.
+    pub token: u64,
+    /// When the key goes by itself, ms since 1970; `None` leaves what is set.
+    pub expires_at_ms: Option<u64>,
+}
+
+/// Takes down what happens to one key during one command.
+#[derive(Clone, Debug, Default)]
+pub struct Log {
+    bytes: Vec<u8>,
+}
+
+impl Log {
+    /// Whether nothing happened.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// The log as it is sent and stored; empty when nothing happened.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Forgets everything; keeps its memory for the next command.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+    }
+
+    fn begin(&mut self, tag: u8) -> &mut Vec<u8> {
+        if self.bytes.is_empty() {
+            self.bytes.push(super::VERSION);
+        }
+        self.bytes.push(tag);
+        &mut self.bytes
+    }
+
+    /// Takes down a change of a lock.
+    pub fn push(&mut self, event: &Event<'_>, now: Now) {
+        match *event {
+            Event::Granted { owner, token, mode, at, lease } => {
+                let out = self.begin(GRANTED);
+                put_bytes(out, owner);
+                put_number(out, token);
+                put_mode(out, mode);
+                put_number(out, now.wall_of(at).micros());
+                put_lease(out, lease, now);
+            }
+            Event::Extended { owner, token, lease } => {
+                let out = self.begin(EXTENDED);
+                put_bytes(out, owner);
+                put_number(out, token);
+                put_lease(out, lease, now);
+            }
+            Event::Ended { owner, at } => {
+                let out = self.begin(ENDED);
+                put_bytes(out, owner);
+                put_number(out, now.wall_of(at).micros());
+            }
+            Event::Broken { counter, at } => {
+                let out = self.begin(BROKEN);
+                put_number(out, counter);
+                put_number(out, now.wall_of(at).micros());
+            }
+            Event::Snapshot(ref lock) => write_lock(self.begin(SNAPSHOT), lock, now),
+        }
+    }
+
+    /// Takes down what a fence was told.
+    pub fn push_fence(&mut self, marks: Marks) {
+        let out = self.begin(FENCE);
+        put_number(out, marks.token);
+        put_number(out, marks.expires_at_ms.unwrap_or(0));
+    }
+
+    /// Takes down the restart floor.
+    pub fn push_floor(&mut self, floor: u64) {
+        put_number(self.begin(FLOOR), floor);
+    }
+}
+
+/// Reads a log, whole or not at all.
+///
+/// # Errors
+/// Anything that [`Log`] could not have written.
+pub fn read_log(bytes: &[u8], now: Now) -> Result<Vec<Change<'_>>, Corrupt> {
+    let mut reader = Reader::new(bytes);
+    reader.version()?;
+    let mut changes = Vec::new();
+    while reader.left() > 0 {
+        changes.push(read_change(&mut reader, now)?);
+    }
+    Ok(changes)
+}
+
+fn read_change<'a>(reader: &mut Reader<'a>, now: Now) -> Result<Change<'a>, Corrupt> {
+    let token = |reader: &mut Reader<'a>| reader.number_in("token", 1, limits::TOKEN_MAX);
+    Ok(match reader.byte()? {
+        GRANTED => Change::Lock(Event::Granted {
+            owner: read_owner(reader)?,
+            token: token(reader)?,
+            mode: read_mode(reader)?,
+            at: read_past(reader, now)?,
+            lease: read_lease(reader, now)?,
+        }),
+        EXTENDED => Change::Lock(Event::Extended {
+            owner: read_owner(reader)?,
+            token: token(reader)?,
+            lease: read_lease(reader, now)?,
+        }),
+        ENDED => Change::Lock(Event::Ended { owner: read_owner(reader)?, at: read_past(reader, now)? }),
+        BROKEN => Change::Lock(Event::Broken { counter: token(reader)?, at: read_past(reader, now)? }),
+        SNAPSHOT => Change::Lock(Event::Snapshot(read_lock_from(reader, now)?)),
+        FENCE => Change::Fence(Marks {
+            token: token(reader)?,
+            expires_at_ms: Some(reader.number()?).filter(|at| *at > 0),
+        }),
+        FLOOR => Change::Floor(token(reader)?),
+        _ => return Err(Corrupt::OutOfBounds("change")),
+    })
+}

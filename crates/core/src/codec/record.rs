@@ -1,0 +1,138 @@
+//! A whole record: the value of a key in an RDB file, in a DUMP payload and in a rewritten AOF.
+
+use alloc::collections::BTreeSet;
+use alloc::vec::Vec;
+
+use super::{Corrupt, Reader, put_bytes, put_number};
+use crate::clock::{Instant, Now, Wall};
+use crate::event::Lease;
+use crate::fence::Fence;
+use crate::ids::{Mode, Token};
+use crate::limits;
+use crate::lock::{Holder, Lock};
+use crate::planted::{self, Bug};
+
+const EXCLUSIVE: u8 = 0;
+const SHARED: u8 = 1;
+const LIMIT: u8 = 2;
+
+/// Appends a lock's record, version byte first. Times are written by the wall clock: `now` translates.
+pub fn write_lock(out: &mut Vec<u8>, lock: &Lock, now: Now) {
+    out.push(super::VERSION);
+    put_number(out, lock.counter());
+    put_number(out, lock.grants());
+    put_mode(out, lock.mode());
+    put_number(out, now.wall_of(lock.free_since).micros());
+    put_number(out, u64::try_from(lock.holders().len()).unwrap_or(u64::MAX));
+    for holder in lock.holders() {
+        put_bytes(out, &holder.owner);
+        put_number(out, holder.token);
+        put_number(out, now.wall_of(holder.since).micros());
+        put_lease(out, holder.lease, now);
+    }
+}
+
+/// Reads a lock's record. Leases go on with what is left of them by the wall clock in `now`.
+///
+/// # Errors
+/// Anything that [`write_lock`] could not have written.
+pub fn read_lock(bytes: &[u8], now: Now) -> Result<Lock, Corrupt> {
+    let mut reader = Reader::new(bytes);
+    let lock = read_lock_from(&mut reader, now)?;
+    reader.end()?;
+    Ok(lock)
+}
+
+pub(super) fn read_lock_from(reader: &mut Reader<'_>, now: Now) -> Result<Lock, Corrupt> {
+    reader.version()?;
+    let counter = reader.number_in("counter", 1, limits::TOKEN_MAX)?;
+    let grants = reader.number()?;
+    let mode = read_mode(reader)?;
+    let free_since = now.past(Wall::from_micros(reader.number()?));
+    let holders = read_holders(reader, mode, counter, now)?;
+    Ok(Lock::from_parts(counter, grants, mode, free_since, holders))
+}
+
+fn read_holders(reader: &mut Reader<'_>, mode: Mode, counter: u64, now: Now) -> Result<Vec<Holder>, Corrupt> {
+    let most = if mode == Mode::Exclusive { 1 } else { u64::from(u32::MAX) };
+    let count = reader.number_in("number of holders", 0, most)?;
+    let mut holders = Vec::new();
+    let mut owners = BTreeSet::new();
+    for _ in 0..count {
+        let owner = read_owner(reader)?;
+        if !owners.insert(owner) {
+            return Err(Corrupt::OutOfBounds("owner"));
+        }
+        let token = reader.number_in("token", 1, counter)?;
+        let since = now.past(Wall::from_micros(reader.number()?));
+        let lease = read_lease(reader, now)?;
+        holders.push(Holder { owner: owner.into(), token, since, lease });
+    }
+    Ok(holders)
+}
+
+pub(super) fn put_mode(out: &mut Vec<u8>, mode: Mode) {
+    match mode {
+        Mode::Exclusive => out.push(EXCLUSIVE),
+        Mode::Shared => out.push(SHARED),
+        Mode::Limit(n) => {
+            out.push(LIMIT);
+            put_number(out, u64::from(n));
+        }
+    }
+}
+
+pub(super) fn read_mode(reader: &mut Reader<'_>) -> Result<Mode, Corrupt> {
+    match reader.byte()? {
+        EXCLUSIVE => Ok(Mode::Exclusive),
+        SHARED => Ok(Mode::Shared),
+        LIMIT => {
+            let n = reader.number_in("limit", 1, u64::from(limits::HOLDERS_MAX))?;
+            Ok(Mode::Limit(u32::try_from(n).unwrap_or(limits::HOLDERS_MAX)))
+        }
+        _ => Err(Corrupt::OutOfBounds("mode")),
+    }
+}
+
+pub(super) fn read_owner<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8], Corrupt> {
+    let owner = reader.bytes(limits::OWNER_BYTES_MAX)?;
+    if owner.is_empty() { Err(Corrupt::OutOfBounds("owner")) } else { Ok(owner) }
+}
+
+pub(super) fn put_lease(out: &mut Vec<u8>, lease: Lease, now: Now) {
+    put_number(out, now.wall_of(lease.ends).micros());
+    put_number(out, lease.length_ms);
+}
+
+pub(super) fn read_lease(reader: &mut Reader<'_>, now: Now) -> Result<Lease, Corrupt> {
+    let ends = Wall::from_micros(reader.number()?);
+    let length_ms = reader.number_in("lease", 1, limits::TTL_MS_MAX)?;
+    let ends = if planted::is(Bug::RelativeLease) {
+        now.mono.plus_ms(length_ms)
+    } else {
+        now.lease_end(ends, length_ms)
+    };
+    Ok(Lease { ends, length_ms })
+}
+
+pub(super) fn read_past(reader: &mut Reader<'_>, now: Now) -> Result<Instant, Corrupt> {
+    Ok(now.past(Wall::from_micros(reader.number()?)))
+}
+
+/// Appends a fence's record, version byte first.
+pub fn write_fence(out: &mut Vec<u8>, fence: Fence) {
+    out.push(super::VERSION);
+    put_number(out, fence.counter());
+}
+
+/// Reads a fence's record.
+///
+/// # Errors
+/// Anything that [`write_fence`] could not have written.
+pub fn read_fence(bytes: &[u8]) -> Result<Fence, Corrupt> {
+    let mut reader = Reader::new(bytes);
+    reader.version()?;
+    let token = Token::new(reader.number()?).ok_or(Corrupt::OutOfBounds("counter"))?;
+    reader.end()?;
+    Ok(Fence::new(token))
+}

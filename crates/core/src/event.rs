@@ -1,0 +1,58 @@
+//! What happened to a lock or fence: the only thing that changes one, and the only thing that replicas and the AOF
+//! are told. An event names its outcome (token, owner, end of the lease), never a decision to be taken again.
+
+use crate::clock::Instant;
+use crate::ids::Mode;
+use crate::lock::Lock;
+
+/// The time a holder has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// When it ends, on this process's clock. Live while now is before it.
+    pub ends: Instant,
+    /// How long it was when it was granted or extended, in ms.
+    pub length_ms: u64,
+}
+
+/// One change of one lock.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event<'a> {
+    /// A lease began. In exclusive mode whatever lease the record still showed is over.
+    Granted {
+        /// The new holder.
+        owner: &'a [u8],
+        /// The token of this grant; the counter is at least this from now on.
+        token: u64,
+        /// The mode in which it holds.
+        mode: Mode,
+        /// When the grant was made.
+        at: Instant,
+        /// Until when.
+        lease: Lease,
+    },
+    /// A holder's lease ends at another time, or its token was raised.
+    Extended {
+        /// The holder.
+        owner: &'a [u8],
+        /// Its token from now on.
+        token: u64,
+        /// Until when.
+        lease: Lease,
+    },
+    /// A holder's lease is over: released, or found expired.
+    Ended {
+        /// The holder that was.
+        owner: &'a [u8],
+        /// When it ended.
+        at: Instant,
+    },
+    /// All leases are over and a token was used up.
+    Broken {
+        /// The counter from now on.
+        counter: u64,
+        /// When that was.
+        at: Instant,
+    },
+    /// The whole record, as after a rewrite of the AOF.
+    Snapshot(Lock),
+}

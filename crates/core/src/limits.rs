@@ -1,0 +1,47 @@
+//! Every bound in one place, so that the parser, the module's settings and the documents say the same.
+
+/// Longest owner, in bytes. The shortest is 1.
+pub const OWNER_BYTES_MAX: usize = 512;
+
+/// Highest token: 2^53-1, the highest integer that JavaScript and Lua hold exactly.
+pub const TOKEN_MAX: u64 = (1 << 53) - 1;
+
+/// Longest lease and longest WAIT, in ms: 365 days.
+pub const TTL_MS_MAX: u64 = 365 * 24 * 60 * 60 * 1000;
+
+/// Largest `LIMIT n`.
+pub const HOLDERS_MAX: u32 = 1_000_000;
+
+/// How far ahead of base a proposal (MINTOKEN) may be, and how far a record that is read may raise *high*: 10 s, in µs.
+pub const PROPOSAL_AHEAD_US: u64 = 10_000_000;
+
+/// How far the restart floor is put ahead of what is known at a start, a load or a promotion: 30 s, in µs.
+/// It covers accepted proposals (10 s) and 20 s between the clocks of a primary and its successor.
+pub const FLOOR_MARGIN_US: u64 = 30_000_000;
+
+/// How far ahead of base a grant may raise *high*: 365 days, in µs. A grant on a crafted record (RESTORE) may carry
+/// any number; what it can take away from all other locks is bounded by this.
+pub const ISSUED_AHEAD_US: u64 = 365 * 24 * 60 * 60 * 1_000_000;
+
+/// `lockfence.quarantine-ms`: default and highest value (0 is off).
+pub const QUARANTINE_MS_DEFAULT: u64 = 0;
+/// Highest `lockfence.quarantine-ms`: one day.
+pub const QUARANTINE_MS_MAX: u64 = 24 * 60 * 60 * 1000;
+
+/// `lockfence.idle-ttl-ms`: how long the record of a free lock is kept.
+pub const IDLE_TTL_MS_DEFAULT: u64 = 60_000;
+/// Lowest `lockfence.idle-ttl-ms`.
+pub const IDLE_TTL_MS_MIN: u64 = 1;
+/// Highest `lockfence.idle-ttl-ms`: 365 days.
+pub const IDLE_TTL_MS_MAX: u64 = TTL_MS_MAX;
+
+/// `lockfence.max-waiters` and `lockfence.max-waiters-per-lock`: default. A waiter costs the server about 35 kB.
+pub const WAITERS_DEFAULT: u64 = 2_000;
+/// Highest number of waiters that can be set.
+pub const WAITERS_MAX: u64 = 1_000_000;
+
+/// Names of locks and owners in error messages are cut at this many bytes.
+pub const NAME_IN_ERROR_BYTES: usize = 64;
+
+/// Default of `LOCK.INFO … FULL COUNT n`.
+pub const INFO_COUNT_DEFAULT: u64 = 10;

@@ -1,0 +1,69 @@
+//! Bugs planted on purpose, so that each guarantee's test can be seen to bite. They exist only with the crate
+//! feature `planted`, which no release build may turn on: the module refuses to compile with it.
+
+/// Whether this build can be made to misbehave. The module asserts at compile time that it cannot.
+pub const POSSIBLE: bool = cfg!(feature = "planted");
+
+/// A bug to plant. One at a time in a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Bug {
+    /// None: the code as it is.
+    None = 0,
+    /// A re-grant gets the counter itself, not a higher token.
+    TokenNotRaised = 1,
+    /// A lock without a record starts from the clock alone, without *high*.
+    TokenRestartsAfterDelete = 2,
+    /// A lease is live at its deadline, too.
+    LeaseEndInclusive = 3,
+    /// EXTEND acts for an owner whose lease is over.
+    ExtendRevives = 4,
+    /// RELEASE ends whatever lease there is.
+    ReleaseByAnyone = 5,
+    /// A token below the counter is accepted.
+    StaleAccepted = 6,
+    /// The last in the queue is served first.
+    ServedOutOfOrder = 7,
+    /// A waiter that has gone stays in the queue.
+    DeadWaiterStays = 8,
+    /// A waiter that was answered stays in the queue.
+    AnsweredTwice = 9,
+    /// A record that is read, or an effect, does not raise *high*.
+    HighNotRaised = 10,
+    /// The restart floor is not raised.
+    FloorNotRaised = 11,
+    /// An effect or record carries what is left of the lease, not its end.
+    RelativeLease = 12,
+}
+
+#[cfg(feature = "planted")]
+mod switch {
+    use core::sync::atomic::{AtomicU32, Ordering};
+
+    static PLANTED: AtomicU32 = AtomicU32::new(0);
+
+    /// Plants `bug` from now on, in the whole process.
+    pub fn plant(bug: super::Bug) {
+        PLANTED.store(bug as u32, Ordering::SeqCst);
+    }
+
+    /// Plants the bug of that number (0 is none).
+    pub fn plant_number(number: u32) {
+        PLANTED.store(number, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is(bug: super::Bug) -> bool {
+        PLANTED.load(Ordering::SeqCst) == bug as u32
+    }
+}
+
+#[cfg(not(feature = "planted"))]
+mod switch {
+    pub(crate) const fn is(_bug: super::Bug) -> bool {
+        false
+    }
+}
+
+pub(crate) use switch::is;
+#[cfg(feature = "planted")]
+pub use switch::{plant, plant_number};

@@ -1,0 +1,161 @@
+//! Which token a grant gets: the rule of docs/GUARANTEES.md, "Tokens that survive what the data does not".
+//!
+//! A hybrid logical clock (Kulkarni et al., "Logical Physical Clocks", 2014) that keeps the counter in the lock's
+//! record while there is one, and falls back on one number for the whole server when there is none.
+
+use crate::clock::Now;
+use crate::error::Refusal;
+use crate::ids::Token;
+use crate::limits;
+use crate::lock::Lock;
+use crate::planted::{self, Bug};
+
+/// Where tokens come from (`lockfence.tokens`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TokenSource {
+    /// The wall clock in µs, nudged up where needed: tokens rise whatever is lost.
+    #[default]
+    Clock,
+    /// 1, 2, 3 … for each server: tokens rise only as far as the data survives.
+    Dense,
+}
+
+/// Issues the tokens of all locks of one server.
+#[derive(Clone, Debug)]
+pub struct Issuer {
+    source: TokenSource,
+    /// The highest token this server has ever issued or loaded.
+    high: u64,
+    /// Raised at every start, load and promotion; base is never below it.
+    floor: u64,
+    /// The latest wall clock reading so far, µs: caps must not follow a clock that is set back.
+    latest: u64,
+    /// Raised when records of other names may have taken the place of known ones (SWAPDB).
+    epoch: u32,
+}
+
+impl Issuer {
+    /// An issuer that knows nothing yet.
+    #[must_use]
+    pub const fn new(source: TokenSource) -> Self {
+        Self { source, high: 0, floor: 0, latest: 0, epoch: 1 }
+    }
+
+    /// The highest token this server has issued or loaded; 0 when none.
+    #[must_use]
+    pub const fn high(&self) -> u64 {
+        self.high
+    }
+
+    /// The restart floor, 0 when there is none (dense tokens).
+    #[must_use]
+    pub const fn floor(&self) -> u64 {
+        self.floor
+    }
+
+    /// Where tokens come from.
+    #[must_use]
+    pub const fn source(&self) -> TokenSource {
+        self.source
+    }
+
+    /// base = max(wall clock in µs, restart floor); nothing in dense mode.
+    fn base(&self, now: Now) -> u64 {
+        match self.source {
+            TokenSource::Clock => now.wall.micros().max(self.floor),
+            TokenSource::Dense => 0,
+        }
+    }
+
+    /// The base that caps are measured from: never moves back while the process lives.
+    fn base_of_caps(&self, now: Now) -> u64 {
+        match self.source {
+            TokenSource::Clock => self.base(now).max(self.latest),
+            TokenSource::Dense => self.high,
+        }
+    }
+
+    /// The token of the next grant of `lock`, at least `min`.
+    ///
+    /// # Errors
+    /// [`Refusal::Exhausted`] above 2^53-1.
+    pub fn next(&self, lock: &Lock, min: Option<Token>, now: Now) -> Result<Token, Refusal> {
+        let mut number = lock.counter.saturating_add(u64::from(!planted::is(Bug::TokenNotRaised)));
+        if lock.epoch != self.epoch && !planted::is(Bug::TokenRestartsAfterDelete) {
+            number = number.max(self.high.saturating_add(1));
+        }
+        number = number.max(self.base(now)).max(min.map_or(0, Token::get));
+        Token::new(number).ok_or(Refusal::Exhausted)
+    }
+
+    /// Whether a proposal may be followed: at most 10 s ahead of base, or not above what the lock has issued anyway.
+    ///
+    /// # Errors
+    /// [`Refusal::ProposalTooFarAhead`].
+    pub fn admit(&self, proposed: Option<Token>, counter: u64, now: Now) -> Result<(), Refusal> {
+        let Some(proposed) = proposed else { return Ok(()) };
+        let base = match self.source {
+            TokenSource::Clock => self.base(now),
+            TokenSource::Dense => self.high,
+        };
+        let highest = base.saturating_add(limits::PROPOSAL_AHEAD_US).max(counter);
+        if proposed.get() > highest {
+            return Err(Refusal::ProposalTooFarAhead { proposed, highest });
+        }
+        Ok(())
+    }
+
+    /// Takes note of a token that was issued here, or by the primary that this server follows.
+    pub fn issued(&mut self, token: u64, now: Now) {
+        self.latest = self.latest.max(now.wall.micros());
+        let cap = self.base_of_caps(now).saturating_add(limits::ISSUED_AHEAD_US).min(limits::TOKEN_MAX);
+        self.high = self.high.max(token.min(cap));
+    }
+
+    /// Takes note of a counter in a record that was read: it raises *high* at most to base + 10 s, so that a crafted
+    /// payload cannot use up everybody's numbers.
+    pub fn loaded(&mut self, counter: u64, now: Now) {
+        if planted::is(Bug::HighNotRaised) {
+            return;
+        }
+        self.latest = self.latest.max(now.wall.micros());
+        let cap = self.base_of_caps(now).saturating_add(limits::PROPOSAL_AHEAD_US).min(limits::TOKEN_MAX);
+        self.high = self.high.max(counter.min(cap));
+    }
+
+    /// Takes over what another incarnation of this server's data knew (the aux part of an RDB file).
+    pub fn restored(&mut self, high: u64, floor: u64, now: Now) {
+        self.latest = self.latest.max(now.wall.micros());
+        let cap = self.base_of_caps(now).saturating_add(limits::ISSUED_AHEAD_US).min(limits::TOKEN_MAX);
+        self.high = self.high.max(high.min(cap));
+        self.learn_floor(floor, now);
+    }
+
+    /// Takes over the floor of the primary that this server follows.
+    pub fn learn_floor(&mut self, floor: u64, now: Now) {
+        if self.source == TokenSource::Clock {
+            let cap = now.wall.micros().max(self.latest).saturating_add(limits::ISSUED_AHEAD_US);
+            self.floor = self.floor.max(floor.min(cap).min(limits::TOKEN_MAX));
+        }
+    }
+
+    /// At every start, load and promotion: what was issued before and is not known here lies below this floor.
+    pub fn raise_floor(&mut self, now: Now) {
+        self.latest = self.latest.max(now.wall.micros());
+        if self.source == TokenSource::Dense || planted::is(Bug::FloorNotRaised) {
+            return;
+        }
+        let known = self.floor.max(self.high).max(now.wall.micros());
+        self.floor = known.saturating_add(limits::FLOOR_MARGIN_US).min(limits::TOKEN_MAX);
+    }
+
+    /// Records may have changed names behind the locks' backs (SWAPDB): counters in them no longer suffice.
+    pub fn names_changed(&mut self) {
+        self.epoch = self.epoch.checked_add(1).unwrap_or(1);
+    }
+
+    /// Marks that the counter of `lock` is the highest of its name.
+    pub(crate) const fn vouch(&self, lock: &mut Lock) {
+        lock.epoch = self.epoch;
+    }
+}

@@ -1,0 +1,241 @@
+//! One command's turn at one lock: decide, apply, take down what happened, and say whom to wake.
+//!
+//! Every way in which a lock changes while this server is the primary goes through here. On any access the queue is
+//! served first, so that no command overtakes those who wait.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use crate::clock::{Instant, Now, Ttl};
+use crate::codec::Log;
+use crate::error::Refusal;
+use crate::event::{Event, Lease};
+use crate::ids::{Mode, Owner, Token};
+use crate::lock::{Holder, Lock};
+use crate::planted::{self, Bug};
+use crate::queue::{Answer, Grant, Outcome, Queue, Standing, WaiterId};
+use crate::request::Acquire;
+use crate::token::Issuer;
+
+/// What a command works with: the lock, its queue, and where the results go.
+#[derive(Debug)]
+pub struct Turn<'t, H> {
+    /// The lock; a default one where the key does not exist.
+    pub lock: &'t mut Lock,
+    /// Its queue, if anybody waits.
+    pub queue: Option<&'t mut Queue<H>>,
+    /// The server's token issuer.
+    pub issuer: &'t mut Issuer,
+    /// The time.
+    pub now: Now,
+    /// When grants may be made: the end of the restart quarantine.
+    pub grants_from: Instant,
+    /// What happened, for replicas and the AOF.
+    pub log: &'t mut Log,
+    /// Waiters that were answered.
+    pub answers: &'t mut Vec<Answer<H>>,
+}
+
+/// What became of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Acquired {
+    /// Granted, or held already.
+    Granted(Grant),
+    /// Somebody else has it, or is before this request in the queue, or the quarantine is not over.
+    Busy,
+}
+
+impl<H> Turn<'_, H> {
+    /// LOCK.ACQUIRE. A request that gets [`Acquired::Busy`] may be queued by the caller.
+    ///
+    /// # Errors
+    /// Refusals of the request; then nothing was done for it.
+    pub fn acquire(&mut self, request: &Acquire<'_>) -> Result<Acquired, Refusal> {
+        self.issuer.admit(request.min_token, self.lock.counter(), self.now)?;
+        self.serve_queue();
+        if let Some(holder) = self.lock.live_holder(request.owner.bytes(), self.now.mono) {
+            let (token, lease) = (holder.token, holder.lease);
+            if !self.lock.mode().same_kind(request.mode) {
+                return Err(Refusal::HeldInOtherMode(self.lock.mode()));
+            }
+            return Ok(Acquired::Granted(self.renew(request, token, lease)));
+        }
+        if self.queue.as_ref().is_some_and(|queue| !queue.is_empty()) {
+            return Ok(Acquired::Busy);
+        }
+        if !request.mode.fits(self.lock.mode(), self.lock.live_count(self.now.mono)) {
+            return Ok(Acquired::Busy);
+        }
+        if self.now.mono < self.grants_from {
+            let left_ms = self.grants_from.left_ms(self.now.mono);
+            return if request.wait.is_some() {
+                Ok(Acquired::Busy)
+            } else {
+                Err(Refusal::Quarantine { left_ms })
+            };
+        }
+        self.grant(request.owner.bytes(), request.ttl, request.mode, request.min_token).map(Acquired::Granted)
+    }
+
+    /// LOCK.RELEASE: whether `owner` held the lock. The next in the queue is granted in the same step.
+    pub fn release(&mut self, owner: Owner<'_>) -> bool {
+        let now = self.now.mono;
+        let held = self.lock.live_holder(owner.bytes(), now).is_some();
+        if held {
+            self.happen(&Event::Ended { owner: owner.bytes(), at: now });
+        } else if planted::is(Bug::ReleaseByAnyone) {
+            self.end_holders(|_| true);
+        }
+        self.serve_queue();
+        held
+    }
+
+    /// LOCK.EXTEND: whether `owner` held the lock; its lease now ends `ttl` from now.
+    ///
+    /// # Errors
+    /// A MINTOKEN that is too far ahead.
+    pub fn extend(&mut self, owner: Owner<'_>, ttl: Ttl, min: Option<Token>) -> Result<bool, Refusal> {
+        self.issuer.admit(min, self.lock.counter(), self.now)?;
+        self.serve_queue();
+        let mut holder = self.lock.live_holder(owner.bytes(), self.now.mono);
+        if holder.is_none() && planted::is(Bug::ExtendRevives) {
+            holder = self.lock.holders().iter().find(|holder| *holder.owner == *owner.bytes());
+        }
+        let Some(holder) = holder else { return Ok(false) };
+        let token = holder.token.max(min.map_or(0, Token::get));
+        let lease = Lease { ends: self.now.mono.plus_ms(ttl.ms()), length_ms: ttl.ms() };
+        self.happen(&Event::Extended { owner: owner.bytes(), token, lease });
+        self.issuer.issued(token, self.now);
+        Ok(true)
+    }
+
+    /// LOCK.BREAK: how many holders were ended. A token is used up, so that they are fenced at once; then the queue
+    /// is served.
+    ///
+    /// # Errors
+    /// [`Refusal::Exhausted`] when there is no higher token.
+    pub fn break_all(&mut self) -> Result<u64, Refusal> {
+        let ended = self.lock.live_count(self.now.mono);
+        if self.lock.counter() > 0 {
+            let token = self.issuer.next(self.lock, None, self.now)?;
+            self.happen(&Event::Broken { counter: token.get(), at: self.now.mono });
+            self.took(token);
+        }
+        self.serve_queue();
+        Ok(ended)
+    }
+
+    /// Grants the lock to those at the head of the queue, as long as they fit. Called by every command, and by the
+    /// timer at a deadline.
+    pub fn serve_queue(&mut self) {
+        if self.now.mono < self.grants_from {
+            return;
+        }
+        while let Some(front) = self.queue.as_ref().and_then(|queue| queue.front()) {
+            let mode = front.mode;
+            let owner = front.owner.clone();
+            if self.lock.live_holder(&owner, self.now.mono).is_none()
+                && !mode.fits(self.lock.mode(), self.lock.live_count(self.now.mono))
+            {
+                return;
+            }
+            self.serve_owner(&owner, mode);
+        }
+    }
+
+    /// What a request that was not granted can be told.
+    #[must_use]
+    pub fn standing(&self) -> Standing {
+        standing(Some(self.lock), self.queue.as_deref(), self.now.mono)
+    }
+
+    /// One grant answers every queued request of that owner; its lease is the longest that any of them asked for.
+    fn serve_owner(&mut self, owner: &[u8], mode: Mode) {
+        let Some(queue) = self.queue.as_deref() else { return };
+        let ids = queue.requests_of(owner, mode);
+        let requests = || ids.iter().filter_map(|id| queue.get(*id));
+        let Some(ttl) = requests().map(|waiter| waiter.ttl).max() else { return };
+        let min = requests().filter_map(|waiter| waiter.min_token).max();
+        let held = self.lock.live_holder(owner, self.now.mono).map(|holder| (holder.token, holder.lease));
+        let outcome = match held {
+            Some(_) if !self.lock.mode().same_kind(mode) => {
+                Outcome::Refused(Refusal::HeldInOtherMode(self.lock.mode()))
+            }
+            Some((token, lease)) => Outcome::Granted(self.prolong(owner, ttl, min, token, lease)),
+            None => match self.grant(owner, ttl, mode, min) {
+                Ok(grant) => Outcome::Granted(grant),
+                Err(refusal) => Outcome::Refused(refusal),
+            },
+        };
+        self.answer(&ids, &outcome);
+    }
+
+    fn answer(&mut self, ids: &[WaiterId], outcome: &Outcome) {
+        let Some(queue) = self.queue.as_deref_mut() else { return };
+        for id in ids {
+            if let Some(waiter) = queue.remove(*id) {
+                self.answers.push(Answer { id: *id, waiter, outcome: outcome.clone() });
+            }
+        }
+    }
+
+    fn grant(&mut self, owner: &[u8], ttl: Ttl, mode: Mode, min: Option<Token>) -> Result<Grant, Refusal> {
+        let token = self.issuer.next(self.lock, min, self.now)?;
+        let at = self.now.mono;
+        if mode != Mode::Exclusive {
+            self.end_holders(|holder| !holder.live(at));
+        }
+        let lease = Lease { ends: at.plus_ms(ttl.ms()), length_ms: ttl.ms() };
+        self.happen(&Event::Granted { owner, token: token.get(), mode, at, lease });
+        self.took(token);
+        Ok(Grant { token, ttl_ms: ttl.ms(), renewed: false })
+    }
+
+    fn renew(&mut self, request: &Acquire<'_>, token: u64, lease: Lease) -> Grant {
+        self.prolong(request.owner.bytes(), request.ttl, request.min_token, token, lease)
+    }
+
+    /// The same owner asks again: the same token (raised to a proposal that is higher), and the lease becomes the
+    /// longer of what is left and what it asks for.
+    fn prolong(&mut self, owner: &[u8], ttl: Ttl, min: Option<Token>, token: u64, lease: Lease) -> Grant {
+        let now = self.now.mono;
+        let asked = Lease { ends: now.plus_ms(ttl.ms()), length_ms: ttl.ms() };
+        let after = if asked.ends > lease.ends { asked } else { lease };
+        let raised = token.max(min.map_or(0, Token::get));
+        if after != lease || raised != token {
+            self.happen(&Event::Extended { owner, token: raised, lease: after });
+            self.issuer.issued(raised, self.now);
+        }
+        let token = Token::new(raised).unwrap_or(Token::MAX);
+        Grant { token, ttl_ms: after.ends.left_ms(now), renewed: true }
+    }
+
+    fn end_holders(&mut self, over: impl Fn(&Holder) -> bool) {
+        let owners: Vec<Box<[u8]>> =
+            self.lock.holders().iter().filter(|holder| over(holder)).map(|h| h.owner.clone()).collect();
+        for owner in owners {
+            self.happen(&Event::Ended { owner: &owner, at: self.now.mono });
+        }
+    }
+
+    fn happen(&mut self, event: &Event<'_>) {
+        self.lock.apply(event);
+        self.log.push(event, self.now);
+    }
+
+    fn took(&mut self, token: Token) {
+        self.issuer.issued(token.get(), self.now);
+        self.issuer.vouch(self.lock);
+    }
+}
+
+/// Who stands in the way at `lock`, as a reply tells it.
+#[must_use]
+pub fn standing<H>(lock: Option<&Lock>, queue: Option<&Queue<H>>, now: Instant) -> Standing {
+    let holder = lock.and_then(|lock| lock.live(now).next());
+    Standing {
+        ttl_ms: lock.and_then(|lock| lock.next_end(now)).map_or(0, |ends| ends.left_ms(now)),
+        owner: holder.map(|holder| holder.owner.clone()),
+        waiters: queue.map_or(0, |queue| u64::try_from(queue.len()).unwrap_or(u64::MAX)),
+    }
+}
