@@ -1,0 +1,72 @@
+//! `LOCK.ACQUIRE lock owner ttl-ms [WAIT timeout-ms] [SHARED | LIMIT n] [MINTOKEN t] [WITHINFO]`
+
+use lockfence_core::ids::Mode;
+use lockfence_core::queue::Outcome;
+use lockfence_core::request::Acquire;
+use lockfence_core::turn::Acquired;
+use redis_module::raw;
+
+use crate::boundary::Call;
+use crate::reply::{self, Failure};
+use crate::server::{Ctx, Key, Slot};
+use crate::turn::{at_lock, look_at};
+use crate::{clock, state, waiters};
+
+/// Contexts in which a client cannot be made to wait; there the answer is immediate. Blocking in one of them would
+/// answer twice, or block a replication link.
+const NEVER_WAIT: u32 = raw::REDISMODULE_CTX_FLAGS_DENY_BLOCKING
+    | raw::REDISMODULE_CTX_FLAGS_MULTI
+    | raw::REDISMODULE_CTX_FLAGS_LUA
+    | raw::REDISMODULE_CTX_FLAGS_REPLICATED
+    | raw::REDISMODULE_CTX_FLAGS_LOADING;
+
+pub(crate) fn run(call: &Call<'_>) -> Result<(), Failure> {
+    let max_ttl_ms = state::with(|state| state.config.max_ttl_ms);
+    let mut request = Acquire::parse(call.words, max_ttl_ms)?;
+    if request.mode != Mode::Exclusive {
+        return Err(Failure::Line(format!(
+            "ERR {} is not supported by this version of lockfence",
+            request.mode.name().to_ascii_uppercase()
+        )));
+    }
+    let flags = call.ctx.flags();
+    if flags & raw::REDISMODULE_CTX_FLAGS_SLAVE != 0 {
+        return Err(Failure::ReadOnly);
+    }
+    if flags & NEVER_WAIT != 0 {
+        request.wait = None;
+    }
+    let name = call.key()?;
+    let mut key = Key::to_write(call.ctx, name);
+    let answer = at_lock(&mut key, |turn| {
+        let acquired = turn.acquire(&request)?;
+        Ok::<_, Failure>(match acquired {
+            Acquired::Granted(grant) => Outcome::Granted(grant),
+            Acquired::Busy => Outcome::NotGranted(turn.standing()),
+        })
+    })??;
+    match &answer {
+        Outcome::Granted(grant) if grant.renewed => {
+            waiters::told_otherwise(call.ctx.db(), name.bytes(), grant.token.get());
+        }
+        Outcome::Granted(_) => state::with(|state| state.stats.grants = state.stats.grants.saturating_add(1)),
+        _ if request.wait.is_some() => {
+            if wait(call.ctx, &mut key, &request)? {
+                return Ok(());
+            }
+        }
+        _ => state::with(|state| state.stats.refused = state.stats.refused.saturating_add(1)),
+    }
+    reply::outcome(call.ctx, &answer, request.with_info, name.bytes());
+    Ok(())
+}
+
+fn wait(ctx: Ctx, key: &mut Key<'_>, request: &Acquire<'_>) -> Result<bool, Failure> {
+    let now = clock::now().mono;
+    let grants_from = state::with(|state| state.grants_from);
+    let look = match key.slot() {
+        Slot::Lock(record) => look_at(&record.lock, now, grants_from),
+        Slot::Empty | Slot::Fence(_) | Slot::Other => grants_from,
+    };
+    waiters::enqueue(ctx, key.name().bytes(), request, look)
+}

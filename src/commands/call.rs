@@ -1,0 +1,148 @@
+//! `FENCE.CALL lock-or-fence token command [arg …]`
+
+use std::ffi::CString;
+
+use lockfence_core::error::Refusal;
+use lockfence_core::request::split_fenced;
+use lockfence_core::text::quoted;
+
+use super::write::refuse_same_key;
+use super::{advance, check_token, refuse_on_replica};
+use crate::boundary::Call;
+use crate::reply::Failure;
+use crate::server::{Ctx, InnerKeys, Key, Name};
+use crate::state;
+
+/// Where the inner command's name stands.
+const INNER: usize = 3;
+/// More than the commands of any server; a bound on what a client can make the module remember.
+const REMEMBERED: usize = 1_000;
+/// Flags of COMMAND INFO of what FENCE.CALL does not run: what blocks, MULTI and friends, scripts and functions
+/// (all "noscript"), administration, subscriptions.
+const REFUSED_FLAGS: [&[u8]; 4] = [b"blocking", b"noscript", b"admin", b"pubsub"];
+
+/// What is known of a command that FENCE.CALL was asked to run.
+#[derive(Clone, Debug)]
+pub(crate) enum InnerVerdict {
+    /// It may be run.
+    Runs,
+    /// Not, because of this flag.
+    Refused(String),
+}
+
+pub(crate) fn run(call: &Call<'_>) -> Result<(), Failure> {
+    let (token, rest) = split_fenced("fence.call", call.words, 1)?;
+    let Some(command) = rest.first() else { return Err(Refusal::WrongArity("fence.call").into()) };
+    refuse_on_replica(call.ctx)?;
+    let name = call.key()?;
+    let inner = call.names_from(INNER);
+    refuse_by_name(command)?;
+    refuse_by_flags(call.ctx, command)?;
+    refuse_by_keys(call.ctx, name, command, &inner)?;
+    let mut key = Key::to_write(call.ctx, name);
+    check_token(&mut key, token)?;
+    advance::raise(&mut key, token, None);
+    drop(key);
+    run_inner(call.ctx, command, inner.get(1..).unwrap_or_default())
+}
+
+/// C: as the calling user. S: the server's rules for writes, nothing that scripts may not run. M: memory limit.
+/// E: errors as replies. 0: in the caller's protocol. !: replicated as its effects.
+fn run_inner(ctx: Ctx, command: &[u8], words: &[Name<'_>]) -> Result<(), Failure> {
+    let command = CString::new(command).map_err(|_| unknown(command))?;
+    let reply = ctx.run(c"CSME0!", &command, words);
+    match reply.error() {
+        // Redis 7.0 words it so.
+        Some(line) if line.starts_with("ERR acl verification failed") => {
+            let user = "NOPERM this user has no permissions to run the";
+            Err(Failure::Line(format!("{user} {} command or to use its keys", quoted(command.as_bytes()))))
+        }
+        Some(line) if reply.is_absent() => Err(Failure::Line(line)),
+        _ => {
+            reply.pass_on();
+            Ok(())
+        }
+    }
+}
+
+/// The keys of the command, for COMMAND GETKEYS, cluster routing and ACL.
+pub(crate) fn keys(call: &Call<'_>) {
+    let inner = call.names_from(INNER);
+    call.ctx.report_keeper_key();
+    let Some(command) = inner.first() else { return };
+    if refuse_by_name(command.bytes()).is_err() {
+        return;
+    }
+    if let Ok(found) = InnerKeys::of(call.ctx, &inner) {
+        found.report(call.ctx, INNER);
+    }
+}
+
+/// No nesting, of any of the module's own commands.
+fn refuse_by_name(command: &[u8]) -> Result<(), Failure> {
+    let family = command.split(|byte| *byte == b'.').next().unwrap_or_default();
+    let own = ["LOCK", "FENCE", "LOCKFENCE"];
+    if family.len() < command.len() && own.iter().any(|name| family.eq_ignore_ascii_case(name.as_bytes())) {
+        return Err(Failure::Line(format!("ERR FENCE.CALL does not run {}", quoted(command))));
+    }
+    Ok(())
+}
+
+fn refuse_by_flags(ctx: Ctx, command: &[u8]) -> Result<(), Failure> {
+    let name = command.to_ascii_lowercase();
+    let known = state::with(|state| state.inner_commands.get(&name).cloned());
+    let verdict = match known {
+        Some(verdict) => verdict,
+        None => ask_flags(ctx, &name)?,
+    };
+    match verdict {
+        InnerVerdict::Runs => Ok(()),
+        InnerVerdict::Refused(flag) => {
+            let line =
+                format!("ERR FENCE.CALL does not run {}: the command is marked '{flag}'", quoted(command));
+            Err(Failure::Line(line))
+        }
+    }
+}
+
+fn ask_flags(ctx: Ctx, name: &[u8]) -> Result<InnerVerdict, Failure> {
+    let reply = ctx.run_own(c"E", c"COMMAND", &[b"INFO", name]);
+    let refused = reply.element(0, |info| {
+        info.element(2, |flags| {
+            let mut found =
+                (0..flags.len()).filter_map(|index| flags.element(index, |flag| flag.text().to_vec()));
+            found.find(|flag| REFUSED_FLAGS.contains(&flag.as_slice()))
+        })
+    });
+    let Some(Some(refused)) = refused else { return Err(unknown(name)) };
+    let verdict = refused.map_or(InnerVerdict::Runs, |flag| {
+        InnerVerdict::Refused(String::from_utf8_lossy(&flag).into_owned())
+    });
+    state::with(|state| {
+        if state.inner_commands.len() >= REMEMBERED {
+            state.inner_commands.clear();
+        }
+        state.inner_commands.insert(name.to_vec(), verdict.clone());
+    });
+    Ok(verdict)
+}
+
+fn unknown(command: &[u8]) -> Failure {
+    Failure::Line(format!("ERR unknown command {}", quoted(command)))
+}
+
+fn refuse_by_keys(ctx: Ctx, keeper: Name<'_>, command: &[u8], inner: &[Name<'_>]) -> Result<(), Failure> {
+    let found = InnerKeys::of(ctx, inner).map_err(|why| Failure::Line(why.line(command)))?;
+    let mut keys = 0_usize;
+    for key in found.names(inner) {
+        refuse_same_key(keeper, key)?;
+        keys = keys.saturating_add(1);
+    }
+    if keys == 0 {
+        return Err(Failure::Line(format!(
+            "ERR FENCE.CALL needs a command with a key, {} has none",
+            quoted(command)
+        )));
+    }
+    Ok(())
+}

@@ -1,0 +1,76 @@
+//! `LOCKFENCE.EFFECT key log`: internal. What a primary did, as its replicas and the AOF get it. It decides nothing,
+//! reads no clock but to place wall-clock times on this process's own, and cannot fail on what it finds.
+
+use lockfence_core::clock::Now;
+use lockfence_core::codec::{Change, Marks, read_log};
+use lockfence_core::event::Event;
+use lockfence_core::fence::Fence;
+use lockfence_core::ids::Token;
+use redis_module::raw;
+
+use crate::boundary::Call;
+use crate::key_type::{FenceRecord, LockRecord};
+use crate::reply::Failure;
+use crate::server::{Key, Slot};
+use crate::{clock, state};
+
+/// The replication link, the AOF, and the server's own slot migration. Nobody else may say what happened.
+const TRUSTED: u32 = raw::REDISMODULE_CTX_FLAGS_REPLICATED
+    | raw::REDISMODULE_CTX_FLAGS_LOADING
+    | raw::REDISMODULE_CTX_FLAGS_ASYNC_LOADING;
+
+pub(crate) fn run(call: &Call<'_>) -> Result<(), Failure> {
+    if call.ctx.flags() & TRUSTED == 0 {
+        return Err(Failure::Line(
+            "ERR LOCKFENCE.EFFECT is for the replication link and the AOF only".to_owned(),
+        ));
+    }
+    let [log] = call.words else { return Err(Failure::Line("ERR LOCKFENCE.EFFECT key log".to_owned())) };
+    let now = clock::now();
+    let changes =
+        read_log(log, now).map_err(|corrupt| Failure::Line(format!("ERR lockfence effect: {corrupt}")))?;
+    let mut key = Key::to_write(call.ctx, call.key()?);
+    for change in &changes {
+        match change {
+            Change::Lock(event) => apply(&mut key, event, now),
+            Change::Fence(marks) => see(&mut key, *marks),
+            Change::Floor(floor) => state::with(|state| state.issuer.learn_floor(*floor, now)),
+        }
+    }
+    call.ctx.signal_modified(key.name());
+    drop(key);
+    call.ctx.replicate_verbatim();
+    call.ctx.reply_ok();
+    Ok(())
+}
+
+fn apply(key: &mut Key<'_>, event: &Event<'_>, now: Now) {
+    state::with(|state| match event {
+        Event::Granted { token, .. } | Event::Extended { token, .. } => state.issuer.issued(*token, now),
+        Event::Broken { counter, .. } => state.issuer.issued(*counter, now),
+        Event::Snapshot(lock) => state.issuer.loaded(lock.counter(), now),
+        Event::Ended { .. } => {}
+    });
+    if let Slot::Lock(record) = key.slot() {
+        record.lock.apply(event);
+        return;
+    }
+    // A record begins with a grant, or arrives whole. Whatever else stands here, the primary says that it is a lock.
+    if matches!(event, Event::Granted { .. } | Event::Snapshot(_)) {
+        let mut record = LockRecord::default();
+        record.lock.apply(event);
+        state::with(|state| state.file(key.ctx().db(), key.name().bytes(), &mut record, now));
+        key.set_lock(Box::new(record));
+    }
+}
+
+fn see(key: &mut Key<'_>, marks: Marks) {
+    if let Slot::Fence(record) = key.slot() {
+        record.fence.see(marks.token);
+    } else if let Some(token) = Token::new(marks.token) {
+        key.set_fence(Box::new(FenceRecord { fence: Fence::new(token) }));
+    }
+    if marks.expires_at_ms.is_some() {
+        key.set_expires_at_ms(marks.expires_at_ms);
+    }
+}

@@ -1,0 +1,50 @@
+//! One file a command: parse, open, decide, apply, replicate, reply.
+
+mod acquire;
+mod advance;
+mod break_lock;
+mod call;
+mod check;
+mod effect;
+mod extend;
+mod hand_over;
+mod info;
+mod release;
+mod write;
+
+pub(crate) use acquire::run as acquire;
+pub(crate) use advance::run as advance;
+pub(crate) use break_lock::run as break_lock;
+pub(crate) use call::{InnerVerdict, keys as call_keys, run as call};
+pub(crate) use check::run as check;
+pub(crate) use effect::run as effect;
+pub(crate) use extend::run as extend;
+pub(crate) use hand_over::{run as hand_over, run_hand_over};
+pub(crate) use info::run as info;
+pub(crate) use release::run as release;
+pub(crate) use write::run as write;
+
+use lockfence_core::ids::Token;
+use redis_module::raw;
+
+use crate::clock;
+use crate::reply::Failure;
+use crate::server::{Ctx, Key, Slot};
+use crate::state;
+
+/// A replica, writable or not, grants nothing, changes nothing and vouches for nothing: what it knows may be old.
+fn refuse_on_replica(ctx: Ctx) -> Result<(), Failure> {
+    if ctx.flags() & raw::REDISMODULE_CTX_FLAGS_SLAVE == 0 { Ok(()) } else { Err(Failure::ReadOnly) }
+}
+
+/// Whether a write with `token` still counts at the lock or fence `key`; its counter.
+fn check_token(key: &mut Key<'_>, token: Token) -> Result<u64, Failure> {
+    let checked = match key.slot() {
+        Slot::Lock(record) => record.lock.check(token, clock::now().mono),
+        Slot::Fence(record) => record.fence.check(token),
+        Slot::Empty => Err(lockfence_core::error::Refusal::NoRecord),
+        Slot::Other => return Err(Failure::WrongType),
+    };
+    Ok(checked
+        .inspect_err(|_| state::with(|state| state.stats.fenced = state.stats.fenced.saturating_add(1)))?)
+}

@@ -1,0 +1,212 @@
+//! What the server tells: roles, loads, flushes, swaps, its cron, and keys that change under the module's feet.
+//!
+//! Nothing is replicated here (a write made in some of these events reaches replicas in the wrong order). Keys are
+//! only put in order in ways that every replica does alike when it gets the same command.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+
+use lockfence_core::queue::Outcome;
+use redis_module::raw;
+
+use crate::boundary::guard;
+use crate::clock;
+use crate::expiry;
+use crate::server::{Ctx, Key, Level, Name, Slot, api};
+use crate::state;
+use crate::waiters;
+
+/// Subscribes to all of it.
+pub(crate) fn subscribe(ctx: Ctx) -> bool {
+    let handlers: [(u64, raw::RedisModuleEventCallback); 6] = [
+        (raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED, Some(role_changed)),
+        (raw::REDISMODULE_EVENT_LOADING, Some(loading)),
+        (raw::REDISMODULE_EVENT_FLUSHDB, Some(flushed)),
+        (raw::REDISMODULE_EVENT_SWAPDB, Some(swapped)),
+        (raw::REDISMODULE_EVENT_CRON_LOOP, Some(cron)),
+        (raw::REDISMODULE_EVENT_CONFIG, Some(config_changed)),
+    ];
+    let mut all = true;
+    for (id, handler) in handlers {
+        let event = raw::RedisModuleEvent { id, dataver: 1 };
+        // SAFETY: the handler has the signature that the server calls it with.
+        let status = unsafe { api!(RedisModule_SubscribeToServerEvent(ctx.raw(), event, handler)) };
+        all &= status == raw::REDISMODULE_OK as c_int;
+    }
+    // SAFETY: as above.
+    let status = unsafe {
+        api!(RedisModule_SubscribeToKeyspaceEvents(
+            ctx.raw(),
+            raw::REDISMODULE_NOTIFY_GENERIC,
+            Some(key_event)
+        ))
+    };
+    all && status == raw::REDISMODULE_OK as c_int
+}
+
+unsafe extern "C" fn role_changed(
+    ctx: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    now: u64,
+    _data: *mut c_void,
+) {
+    guard(|| {
+        // SAFETY: the server passes a context.
+        let ctx = unsafe { Ctx::new(ctx) };
+        if now == raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_MASTER {
+            let time = clock::now();
+            state::with(|state| state.begin(time));
+            expiry::arm(ctx, time.mono);
+        } else {
+            expiry::demoted();
+        }
+    });
+}
+
+unsafe extern "C" fn loading(
+    ctx: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    step: u64,
+    _data: *mut c_void,
+) {
+    if step != raw::REDISMODULE_SUBEVENT_LOADING_ENDED {
+        return;
+    }
+    guard(|| {
+        let now = clock::now();
+        state::with(|state| state.begin(now));
+        // SAFETY: the server passes a context.
+        expiry::arm(unsafe { Ctx::new(ctx) }, now.mono);
+    });
+}
+
+unsafe extern "C" fn flushed(
+    _ctx: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    step: u64,
+    data: *mut c_void,
+) {
+    if step != raw::REDISMODULE_SUBEVENT_FLUSHDB_END {
+        return;
+    }
+    guard(|| {
+        // SAFETY: with this event the server passes this structure, or a newer one that begins alike.
+        let db = unsafe { data.cast::<raw::RedisModuleFlushInfo>().as_ref() }.map_or(-1, |info| info.dbnum);
+        let db = u32::try_from(db).ok();
+        waiters::lose_all(db, &Outcome::LockLost);
+        state::with(|state| state.unlinked.clear());
+    });
+}
+
+unsafe extern "C" fn swapped(
+    _ctx: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    _step: u64,
+    data: *mut c_void,
+) {
+    guard(|| {
+        // SAFETY: with this event the server passes this structure, or a newer one that begins alike.
+        let Some(info) = (unsafe { data.cast::<raw::RedisModuleSwapDbInfo>().as_ref() }) else { return };
+        let db = |number: i32| u32::try_from(number).unwrap_or(0);
+        let (first, second) = (db(info.dbnum_first), db(info.dbnum_second));
+        waiters::lose_all(Some(first), &Outcome::LockLost);
+        waiters::lose_all(Some(second), &Outcome::LockLost);
+        state::with(|state| {
+            state.issuer.names_changed();
+            state.wheel.swap(first, second);
+            state.unlinked.clear();
+        });
+    });
+}
+
+unsafe extern "C" fn cron(
+    ctx: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    _step: u64,
+    _data: *mut c_void,
+) {
+    // SAFETY: the server passes a context.
+    guard(|| expiry::cron(unsafe { Ctx::new(ctx) }));
+}
+
+unsafe extern "C" fn config_changed(
+    ctx: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    _step: u64,
+    data: *mut c_void,
+) {
+    guard(|| {
+        // SAFETY: the server passes a context, and this structure, whose names are C strings.
+        let names: Vec<Vec<u8>> = unsafe {
+            let Some(info) = data.cast::<raw::RedisModuleConfigChange>().as_ref() else { return };
+            let names =
+                std::slice::from_raw_parts(info.config_names, usize::try_from(info.num_changes).unwrap_or(0));
+            names.iter().map(|name| CStr::from_ptr(*name).to_bytes().to_vec()).collect()
+        };
+        if names.iter().any(|name| name == b"maxmemory-policy") {
+            // SAFETY: as above.
+            warn_of_eviction(unsafe { Ctx::new(ctx) });
+        }
+    });
+}
+
+/// An allkeys-* policy evicts held locks: each eviction ends a lease early. (volatile-* spares them: they carry no
+/// key TTL.)
+pub(crate) fn warn_of_eviction(ctx: Ctx) {
+    let policy = evicting_policy(ctx);
+    state::with(|state| state.evictable = policy.is_some());
+    if let Some(policy) = policy {
+        let line = format!(
+            "WARNING: maxmemory-policy {policy} may evict locks: an evicted lock's lease is over at once. \
+             Use noeviction or a volatile-* policy"
+        );
+        ctx.log(Level::Warning, &line);
+    }
+}
+
+/// The maxmemory-policy, if it can evict keys that have no TTL.
+fn evicting_policy(ctx: Ctx) -> Option<String> {
+    let reply = ctx.run_own(c"E", c"CONFIG", &[b"GET", b"maxmemory-policy"]);
+    let policy = reply.element(1, |value| String::from_utf8_lossy(value.text()).into_owned())?;
+    policy.starts_with("allkeys").then_some(policy)
+}
+
+unsafe extern "C" fn key_event(
+    ctx: *mut raw::RedisModuleCtx,
+    _class: c_int,
+    event: *const c_char,
+    key: *mut raw::RedisModuleString,
+) -> c_int {
+    // SAFETY: the server passes a context, a C string and a live string.
+    guard(|| unsafe {
+        let event = CStr::from_ptr(event).to_bytes();
+        if matches!(event, b"expire" | b"restore" | b"rename_to" | b"move_to") {
+            settle_key(Ctx::new(ctx), event, Name::new(key));
+        }
+    });
+    raw::REDISMODULE_OK as c_int
+}
+
+/// A lock carries no TTL of the server's: EXPIRE and the like do not touch a lease. A record that arrives under a name
+/// joins the one that stood there, and its counter may not be the highest of that name.
+fn settle_key(ctx: Ctx, event: &[u8], name: Name<'_>) {
+    let mut key = Key::untouched(ctx, name);
+    if !matches!(key.slot(), Slot::Lock(_)) {
+        return;
+    }
+    if key.expires_at_ms().is_some() {
+        key.set_expires_at_ms(None);
+    }
+    if event == b"expire" {
+        return;
+    }
+    let Slot::Lock(record) = key.slot() else { return };
+    state::with(|state| {
+        let (db, bytes) = (ctx.db(), name.bytes());
+        if let Some(stood) = state.unlinked.iter().rfind(|old| old.db == db && old.key == bytes) {
+            record.lock.arrive_over(&stood.lock);
+        }
+        state.unlinked.clear();
+        record.lock.mark_arrived();
+        state.file(db, bytes, record, clock::now());
+    });
+}

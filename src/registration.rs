@@ -1,0 +1,288 @@
+//! The commands: names, flags, keys, categories.
+
+use std::ffi::{CStr, c_int};
+
+use redis_module::raw;
+
+use crate::boundary::{Call, run_command};
+use crate::commands;
+use crate::server::{Ctx, api};
+
+/// A key of a command: its place, and what is done with it.
+struct KeySpec {
+    position: c_int,
+    flags: u32,
+}
+
+struct Command {
+    name: &'static CStr,
+    entry: raw::RedisModuleCmdFunc,
+    flags: &'static CStr,
+    /// At least so many words where negative, exactly so many where positive; the name counts.
+    arity: c_int,
+    keys: &'static [KeySpec],
+    summary: &'static CStr,
+    complexity: &'static CStr,
+    /// Named in the `lockfence` ACL category.
+    public: bool,
+}
+
+/// Makes the C entry of a command out of its body.
+macro_rules! entry {
+    ($body:expr) => {{
+        unsafe extern "C" fn entry(
+            ctx: *mut raw::RedisModuleCtx,
+            argv: *mut *mut raw::RedisModuleString,
+            argc: c_int,
+        ) -> c_int {
+            // SAFETY: the server passes a command's context and arguments.
+            unsafe { run_command(ctx, argv, argc, $body) }
+        }
+        Some(entry as unsafe extern "C" fn(_, _, _) -> _)
+    }};
+}
+
+/// The version of the structures below; a macro in the server's header.
+const COMMAND_INFO_VERSION: c_int = 1;
+
+const READ: u32 = raw::REDISMODULE_CMD_KEY_RO | raw::REDISMODULE_CMD_KEY_ACCESS;
+const READ_AND_CHANGE: u32 =
+    raw::REDISMODULE_CMD_KEY_RW | raw::REDISMODULE_CMD_KEY_ACCESS | raw::REDISMODULE_CMD_KEY_UPDATE;
+const OVERWRITE: u32 = raw::REDISMODULE_CMD_KEY_OW | raw::REDISMODULE_CMD_KEY_UPDATE;
+const MORE_KEYS: u32 = raw::REDISMODULE_CMD_KEY_INCOMPLETE;
+
+const READS_LOCK: &[KeySpec] = &[KeySpec { position: 1, flags: READ }];
+const CHANGES_LOCK: &[KeySpec] = &[KeySpec { position: 1, flags: READ_AND_CHANGE }];
+
+fn table() -> Vec<Command> {
+    let mut table = vec![
+        Command {
+            name: c"lock.acquire",
+            entry: entry!(commands::acquire),
+            flags: c"write deny-oom blocking",
+            arity: -4,
+            keys: CHANGES_LOCK,
+            summary: c"Takes a lock for a time, or waits for it in turn. Returns a fencing token.",
+            complexity: c"O(log(N)) with N waiting clients",
+            public: true,
+        },
+        Command {
+            name: c"lock.release",
+            entry: entry!(commands::release),
+            flags: c"write fast",
+            arity: 3,
+            keys: CHANGES_LOCK,
+            summary: c"Ends the lease of a holder and grants the lock to the next in the queue.",
+            complexity: c"O(log(N)) with N waiting clients",
+            public: true,
+        },
+        Command {
+            name: c"lock.extend",
+            entry: entry!(commands::extend),
+            flags: c"write fast",
+            arity: -4,
+            keys: CHANGES_LOCK,
+            summary: c"Lets the lease of a holder end at another time, counted from now.",
+            complexity: c"O(1)",
+            public: true,
+        },
+        Command {
+            name: c"lock.info",
+            entry: entry!(commands::info),
+            flags: c"readonly",
+            arity: -2,
+            keys: READS_LOCK,
+            summary: c"Tells who holds a lock, until when, and who waits for it.",
+            complexity: c"O(N) with N holders and waiters listed",
+            public: true,
+        },
+        Command {
+            name: c"lock.break",
+            entry: entry!(commands::break_lock),
+            flags: c"write admin",
+            arity: 2,
+            keys: CHANGES_LOCK,
+            summary: c"Ends all leases of a lock and fences their holders at once.",
+            complexity: c"O(N) with N holders",
+            public: true,
+        },
+    ];
+    table.extend(fence_commands());
+    table.extend(internal_commands());
+    table
+}
+
+fn fence_commands() -> Vec<Command> {
+    vec![
+        Command {
+            name: c"fence.write",
+            entry: entry!(commands::write),
+            flags: c"write deny-oom",
+            arity: -5,
+            keys: &[
+                KeySpec { position: 1, flags: READ_AND_CHANGE },
+                KeySpec { position: 3, flags: OVERWRITE },
+            ],
+            summary: c"SET, refused when the token is stale.",
+            complexity: c"O(1)",
+            public: true,
+        },
+        Command {
+            name: c"fence.call",
+            entry: entry!(call_or_keys),
+            flags: c"write getkeys-api",
+            arity: -4,
+            keys: &[KeySpec { position: 1, flags: READ_AND_CHANGE | MORE_KEYS }],
+            summary: c"Runs a data command, refused when the token is stale.",
+            complexity: c"That of the command it runs",
+            public: true,
+        },
+        Command {
+            name: c"fence.check",
+            entry: entry!(commands::check),
+            flags: c"readonly fast",
+            arity: 3,
+            keys: READS_LOCK,
+            summary: c"Tells whether a token is still good, and changes nothing.",
+            complexity: c"O(1)",
+            public: true,
+        },
+        Command {
+            name: c"fence.advance",
+            entry: entry!(commands::advance),
+            flags: c"write deny-oom fast",
+            arity: -3,
+            keys: CHANGES_LOCK,
+            summary: c"Makes a fence, or raises it, by a token that was issued elsewhere.",
+            complexity: c"O(1)",
+            public: true,
+        },
+    ]
+}
+
+fn internal_commands() -> Vec<Command> {
+    let internal = |name, entry, arity, summary| Command {
+        name,
+        entry,
+        flags: c"write fast",
+        arity,
+        keys: CHANGES_LOCK,
+        summary,
+        complexity: c"O(1)",
+        public: false,
+    };
+    vec![
+        internal(
+            c"lockfence.effect",
+            entry!(commands::effect),
+            3,
+            c"Internal: what happened to a lock or fence, for replicas and the AOF.",
+        ),
+        internal(
+            c"lockfence.handover",
+            entry!(commands::hand_over),
+            -2,
+            c"Internal: grants a lock to those who wait, by the timer.",
+        ),
+        #[cfg(feature = "test-panic")]
+        internal(c"lockfence.panic", entry!(panic_now), 2, c"Test build only: panics."),
+    ]
+}
+
+fn call_or_keys(call: &Call<'_>) -> Result<(), crate::reply::Failure> {
+    if call.ctx.asks_for_keys() {
+        commands::call_keys(call);
+        return Ok(());
+    }
+    commands::call(call)
+}
+
+#[cfg(feature = "test-panic")]
+#[allow(clippy::panic, reason = "that is what it is for")]
+fn panic_now(_call: &Call<'_>) -> Result<(), crate::reply::Failure> {
+    panic!("on purpose")
+}
+
+/// Registers all commands. `Err` names the one that the server refused.
+pub(crate) fn register(ctx: Ctx) -> Result<(), String> {
+    let category = add_category(ctx);
+    for command in table() {
+        register_one(ctx, &command, category).map_err(|()| command.name.to_string_lossy().into_owned())?;
+    }
+    Ok(())
+}
+
+fn register_one(ctx: Ctx, command: &Command, category: bool) -> Result<(), ()> {
+    let last = command.keys.last().map_or(0, |key| key.position);
+    let step = if command.keys.len() > 1 { 2 } else { 1 };
+    let getkeys = command.flags.to_bytes().ends_with(b"getkeys-api");
+    let (first, last, step) = if getkeys { (1, 1, 1) } else { (1, last, step) };
+    // SAFETY: all strings are static and the server copies what it keeps.
+    unsafe {
+        let status = api!(RedisModule_CreateCommand(
+            ctx.raw(),
+            command.name.as_ptr(),
+            command.entry,
+            command.flags.as_ptr(),
+            first,
+            last,
+            step,
+        ));
+        if status != raw::REDISMODULE_OK as c_int {
+            return Err(());
+        }
+        let handle = api!(RedisModule_GetCommand(ctx.raw(), command.name.as_ptr()));
+        if handle.is_null() || set_info(handle, command) != raw::REDISMODULE_OK as c_int {
+            return Err(());
+        }
+        if let (true, true, Some(set)) = (category, command.public, raw::RedisModule_SetCommandACLCategories)
+        {
+            set(handle, c"lockfence".as_ptr());
+        }
+    }
+    Ok(())
+}
+
+/// The ACL category `@lockfence`, on servers that let a module add one (Redis 7.4, Valkey 8.0).
+fn add_category(ctx: Ctx) -> bool {
+    // SAFETY: the static is copied out; the name is static.
+    unsafe {
+        raw::RedisModule_AddACLCategory
+            .is_some_and(|add| add(ctx.raw(), c"lockfence".as_ptr()) == raw::REDISMODULE_OK as c_int)
+    }
+}
+
+unsafe fn set_info(handle: *mut raw::RedisModuleCommand, command: &Command) -> c_int {
+    // SAFETY: the structures are plain data; all zeros is "not given", and ends an array of key specifications.
+    unsafe {
+        let mut specs: Vec<raw::RedisModuleCommandKeySpec> = command.keys.iter().map(key_spec).collect();
+        specs.push(std::mem::zeroed());
+        let version = raw::RedisModuleCommandInfoVersion {
+            version: COMMAND_INFO_VERSION,
+            sizeof_historyentry: size_of::<raw::RedisModuleCommandHistoryEntry>(),
+            sizeof_keyspec: size_of::<raw::RedisModuleCommandKeySpec>(),
+            sizeof_arg: size_of::<raw::RedisModuleCommandArg>(),
+        };
+        let mut info: raw::RedisModuleCommandInfo = std::mem::zeroed();
+        info.version = &raw const version;
+        info.summary = command.summary.as_ptr();
+        info.complexity = command.complexity.as_ptr();
+        info.since = c"0.1.0".as_ptr();
+        info.arity = command.arity;
+        info.key_specs = specs.as_mut_ptr();
+        api!(RedisModule_SetCommandInfo(handle, &raw const info))
+    }
+}
+
+fn key_spec(key: &KeySpec) -> raw::RedisModuleCommandKeySpec {
+    // SAFETY: plain data; all zeros is valid.
+    let mut spec: raw::RedisModuleCommandKeySpec = unsafe { std::mem::zeroed() };
+    spec.flags = u64::from(key.flags);
+    spec.begin_search_type = raw::RedisModuleKeySpecBeginSearchType_REDISMODULE_KSPEC_BS_INDEX;
+    spec.bs.index.pos = key.position;
+    spec.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_RANGE;
+    spec.fk.range.lastkey = 0;
+    spec.fk.range.keystep = 1;
+    spec.fk.range.limit = 0;
+    spec
+}

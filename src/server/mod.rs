@@ -1,0 +1,67 @@
+//! The server, as the rest of the module sees it: safe functions round the module API.
+//!
+//! # Architecture invariants
+//! - `unsafe` stands in this folder, in `boundary.rs`, in `key_type.rs` and in `registration.rs`; it is denied elsewhere.
+//! - Every function of the API that is called here exists on the oldest supported server, or is asked for first
+//!   ([`missing`] is called at load).
+//! - Nothing here decides anything about locks.
+
+mod blocked;
+mod call;
+mod context;
+mod key;
+mod keys;
+mod reply;
+mod timer;
+
+pub(crate) use blocked::{Blocked, Callbacks, delivery, handle_of};
+pub(crate) use call::CallError;
+pub(crate) use context::{Ctx, Level, Name, Text, avoid_replica_traffic, log_without_context};
+pub(crate) use key::{Key, Kinds, Slot, set_kinds};
+pub(crate) use keys::InnerKeys;
+pub(crate) use timer::Timer;
+
+/// Calls a function of the module API. The functions named in [`missing`] are there: that is checked at load.
+macro_rules! api {
+    ($name:ident ( $($argument:expr),* $(,)? )) => {
+        match redis_module::raw::$name {
+            Some(function) => function($($argument),*),
+            // Not reached: a server that lacks one of them is refused at load.
+            None => std::process::abort(),
+        }
+    };
+}
+pub(crate) use api;
+
+/// The first function of the module API that this server lacks, of those the module cannot do without. All of them
+/// are in Redis 7.0 and Valkey 7.2.
+pub(crate) fn missing() -> Option<&'static str> {
+    macro_rules! first_missing {
+        ($($name:ident),* $(,)?) => {
+            // SAFETY: the statics are written once, by RedisModule_Init, which has returned; they are copied out.
+            $( if unsafe { (&raw const redis_module::raw::$name).read().is_none() } { return Some(stringify!($name)); } )*
+        };
+    }
+    first_missing!(
+        RedisModule_SetCommandInfo,
+        RedisModule_GetCommand,
+        RedisModule_RegisterNumericConfig,
+        RedisModule_RegisterEnumConfig,
+        RedisModule_LoadConfigs,
+        RedisModule_GetCommandKeysWithFlags,
+        RedisModule_KeyAtPosWithFlags,
+        RedisModule_ACLCheckKeyPermissions,
+        RedisModule_GetModuleUserFromUserName,
+        RedisModule_GetCurrentUserName,
+        RedisModule_GetKeyNameFromOptCtx,
+        RedisModule_GetDbIdFromOptCtx,
+        RedisModule_GetKeyNameFromIO,
+        RedisModule_GetDbIdFromIO,
+        RedisModule_ReplyWithMap,
+        RedisModule_AvoidReplicaTraffic,
+        RedisModule_SetAbsExpire,
+        RedisModule_BlockClient,
+        RedisModule_SetDisconnectCallback,
+    );
+    None
+}

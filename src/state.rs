@@ -1,0 +1,149 @@
+//! What the module keeps in memory beside the keyspace. Touched on the server's main thread alone.
+//!
+//! It must never be borrowed across a call into the server that can come back into the module (running a command,
+//! deleting a key): take what is needed out, let go, then call.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
+use std::sync::LazyLock;
+
+use lockfence_core::clock::{Instant, Now};
+use lockfence_core::codec::Log;
+use lockfence_core::lock::Lock;
+use lockfence_core::queue::WaiterId;
+use lockfence_core::room::Room;
+use lockfence_core::token::{Issuer, TokenSource};
+use lockfence_core::wheel::Wheel;
+
+use crate::commands::InnerVerdict;
+use crate::config::Config;
+use crate::key_type::LockRecord;
+use crate::server::{Blocked, Timer};
+use crate::waiters::Delivered;
+
+/// A record is looked at again after this long at the latest, however long its lease is: 60 s, in µs.
+const LOOK_AGAIN_US: u64 = 60_000_000;
+/// How many deleted locks are remembered, for a record that arrives in their place in the same command. RENAME
+/// deletes two keys.
+const UNLINKED_KEPT: usize = 2;
+
+/// Counts since the module was loaded, for INFO.
+#[derive(Debug, Default)]
+pub(crate) struct Stats {
+    pub(crate) grants: u64,
+    pub(crate) handovers: u64,
+    pub(crate) refused: u64,
+    pub(crate) timeouts: u64,
+    pub(crate) fenced: u64,
+    pub(crate) lost: u64,
+    pub(crate) idle_dropped: u64,
+}
+
+/// A lock that was deleted a moment ago.
+#[derive(Debug)]
+pub(crate) struct Unlinked {
+    pub(crate) db: u32,
+    pub(crate) key: Vec<u8>,
+    pub(crate) lock: Lock,
+}
+
+/// Everything.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) config: Config,
+    pub(crate) issuer: Issuer,
+    pub(crate) room: Room<Blocked>,
+    /// Which waiter a blocked client is.
+    pub(crate) waiting: HashMap<Blocked, WaiterId>,
+    /// Grants whose reply has not gone out yet.
+    pub(crate) in_delivery: Vec<Rc<Delivered>>,
+    /// Grants that nobody has received: to be given back.
+    pub(crate) returns: Vec<Rc<Delivered>>,
+    pub(crate) wheel: Wheel,
+    /// The end of the restart quarantine.
+    pub(crate) grants_from: Instant,
+    /// The one timer, and when it fires at the latest.
+    pub(crate) timer: Option<(Timer, Instant)>,
+    pub(crate) unlinked: VecDeque<Unlinked>,
+    /// The floor that replicas have been told.
+    pub(crate) announced_floor: u64,
+    /// Set while the module itself runs one of its internal commands.
+    pub(crate) running_own: bool,
+    /// Kept for its memory.
+    pub(crate) log: Log,
+    /// What FENCE.CALL knows of commands it was asked to run.
+    pub(crate) inner_commands: HashMap<Vec<u8>, InnerVerdict>,
+    pub(crate) stats: Stats,
+    /// Whether the server may evict locks (maxmemory-policy allkeys-*).
+    pub(crate) evictable: bool,
+    /// When the queues of a cluster were last checked for slots that have moved.
+    pub(crate) slots_checked: Instant,
+}
+
+struct MainThread(RefCell<State>);
+
+// SAFETY: the server calls the module on its main thread, or while that thread stands still (the global lock), but for
+// the `free` callback of the data types and forked children's callbacks, neither of which touch the state.
+#[allow(unsafe_code, reason = "a static must be Sync; see above")]
+unsafe impl Sync for MainThread {}
+// SAFETY: as above.
+#[allow(unsafe_code, reason = "a static must be Send; see above")]
+unsafe impl Send for MainThread {}
+
+static STATE: LazyLock<MainThread> = LazyLock::new(|| {
+    MainThread(RefCell::new(State {
+        config: Config::default(),
+        issuer: Issuer::new(TokenSource::Clock),
+        room: Room::default(),
+        waiting: HashMap::new(),
+        in_delivery: Vec::new(),
+        returns: Vec::new(),
+        wheel: Wheel::default(),
+        grants_from: Instant::from_micros(i64::MIN),
+        timer: None,
+        unlinked: VecDeque::new(),
+        announced_floor: 0,
+        running_own: false,
+        log: Log::default(),
+        inner_commands: HashMap::new(),
+        stats: Stats::default(),
+        evictable: false,
+        slots_checked: Instant::from_micros(0),
+    }))
+});
+
+/// Works with the state.
+pub(crate) fn with<R>(work: impl FnOnce(&mut State) -> R) -> R {
+    work(&mut STATE.0.borrow_mut())
+}
+
+/// Works with the state unless somebody else does: for reports that may come at any moment.
+pub(crate) fn try_with<R>(work: impl FnOnce(&State) -> R) -> Option<R> {
+    STATE.0.try_borrow().ok().map(|state| work(&state))
+}
+
+impl State {
+    /// Files a lock's record to be looked at when it may be idle.
+    pub(crate) fn file(&mut self, db: u32, key: &[u8], record: &mut LockRecord, now: Now) {
+        let idle = record.lock.last_end().plus_ms(self.config.idle_ttl_ms);
+        let due = idle.min(now.mono.plus_us(LOOK_AGAIN_US));
+        record.filed = self.wheel.file(db, key, due);
+    }
+
+    /// A start, a load or a promotion: raises the floor, begins the quarantine.
+    pub(crate) fn begin(&mut self, now: Now) {
+        self.issuer.raise_floor(now);
+        if self.config.quarantine_ms > 0 {
+            self.grants_from = self.grants_from.max(now.mono.plus_ms(self.config.quarantine_ms));
+        }
+    }
+
+    /// Remembers a lock that is being deleted.
+    pub(crate) fn remember_unlinked(&mut self, unlinked: Unlinked) {
+        if self.unlinked.len() >= UNLINKED_KEPT {
+            self.unlinked.pop_front();
+        }
+        self.unlinked.push_back(unlinked);
+    }
+}

@@ -1,0 +1,115 @@
+//! One command's turn at one lock, in the keyspace: opens the record, lets the core decide, stores, replicates, wakes.
+
+use lockfence_core::clock::{Instant, Now};
+use lockfence_core::lock::Lock;
+use lockfence_core::queue::Answer;
+use lockfence_core::turn::Turn;
+
+use crate::clock;
+use crate::key_type::LockRecord;
+use crate::reply::Failure;
+use crate::server::{Blocked, Key, Slot};
+use crate::state::{self, State};
+use crate::{expiry, waiters};
+
+/// When nothing else says when to look at a queue again: 1 s, in ms.
+const FALLBACK_LOOK_MS: u64 = 1_000;
+
+/// Aborts when a panic leaves a turn half done: the record may be torn, and a torn lock is worse than a restart.
+struct Whole;
+
+impl Drop for Whole {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            std::process::abort();
+        }
+    }
+}
+
+/// Takes a turn at the lock `key`, which is open for writing. `work` decides and applies; what it did is stored,
+/// replicated and told to waiters before this returns.
+pub(crate) fn at_lock<R>(
+    key: &mut Key<'_>,
+    work: impl FnOnce(&mut Turn<'_, Blocked>) -> R,
+) -> Result<R, Failure> {
+    let now = clock::now();
+    let ctx = key.ctx();
+    let db = ctx.db();
+    let mut fresh = LockRecord::default();
+    let name = key.name().bytes();
+    let (record, stands) = match key.slot() {
+        Slot::Empty => (&mut fresh, false),
+        Slot::Lock(record) => (record, true),
+        Slot::Fence(_) | Slot::Other => return Err(Failure::WrongType),
+    };
+    let (result, log, answers) = state::with(|state| {
+        let _whole = Whole;
+        let (result, answers) = take(state, db, name, &mut record.lock, now, work);
+        if !state.log.is_empty() {
+            announce_floor(state);
+            if !stands {
+                state.file(db, name, record, now);
+            }
+        }
+        (result, std::mem::take(&mut state.log), answers)
+    });
+    if !log.is_empty() {
+        if !stands {
+            key.set_lock(Box::new(fresh));
+        }
+        ctx.replicate_effect(key.name(), log.bytes());
+        ctx.signal_modified(key.name());
+    }
+    state::with(|state| {
+        state.log = log;
+        state.log.clear();
+    });
+    if !answers.is_empty() {
+        waiters::deliver(db, name, answers);
+    }
+    expiry::arm(ctx, now.mono);
+    Ok(result)
+}
+
+fn take<R>(
+    state: &mut State,
+    db: u32,
+    name: &[u8],
+    lock: &mut Lock,
+    now: Now,
+    work: impl FnOnce(&mut Turn<'_, Blocked>) -> R,
+) -> (R, Vec<Answer<Blocked>>) {
+    let grants_from = state.grants_from;
+    let State { issuer, room, log, .. } = state;
+    let mut answers = Vec::new();
+    let queue = if room.is_empty() { None } else { room.queue_mut(db, name) };
+    let queued = queue.is_some();
+    let mut turn = Turn { lock, queue, issuer, now, grants_from, log, answers: &mut answers };
+    let result = work(&mut turn);
+    if queued {
+        let at = look_at(lock, now.mono, grants_from);
+        room.settle(db, name, &answers, Some(at));
+        for answer in &answers {
+            state.waiting.remove(&answer.waiter.handle);
+        }
+    }
+    (result, answers)
+}
+
+/// When somebody who waits for this lock may be served without any command: at the end of the next lease, or of the
+/// quarantine.
+pub(crate) fn look_at(lock: &Lock, now: Instant, grants_from: Instant) -> Instant {
+    if now < grants_from {
+        return grants_from;
+    }
+    lock.next_end(now).unwrap_or_else(|| now.plus_ms(FALLBACK_LOOK_MS))
+}
+
+/// The first effect after a start also carries the floor, so that a server that takes over stays above it.
+fn announce_floor(state: &mut State) {
+    let floor = state.issuer.floor();
+    if floor != state.announced_floor {
+        state.announced_floor = floor;
+        state.log.push_floor(floor);
+    }
+}
