@@ -9,10 +9,11 @@ use std::rc::Rc;
 use lockfence_core::clock::Instant;
 use lockfence_core::queue::Outcome;
 use lockfence_core::room::Place;
+use lockfence_core::wheel::Due;
 use redis_module::raw;
 
 use crate::boundary::timer_fired as timer_callback;
-use crate::server::{Ctx, Key, Slot, Timer, avoid_replica_traffic};
+use crate::server::{Ctx, Key, Name, Slot, Timer, avoid_replica_traffic};
 use crate::state;
 use crate::waiters::{self, Delivered};
 use crate::{clock, commands};
@@ -179,14 +180,25 @@ fn look_at_next_record(ctx: Ctx) -> bool {
     }
     if ctx.flags() & raw::REDISMODULE_CTX_FLAGS_CLUSTER != 0 {
         drop(key);
-        // By the server's own command: it looks whose slot it is.
-        drop(ctx.run(c"E!", c"UNLINK", &[name.name()]));
+        drop_in_cluster(ctx, &due, name.name());
         return true;
     }
     key.delete();
     ctx.replicate_delete(name.name());
     ctx.signal_modified(name.name());
     true
+}
+
+/// Drops an idle record by the server's own command, which looks whose slot it is. A record of a slot that is still on
+/// its way here stays.
+fn drop_in_cluster(ctx: Ctx, due: &Due, name: Name<'_>) {
+    if ctx.run(c"E!", c"UNLINK", &[name]).error().is_none() {
+        return;
+    }
+    let mut key = Key::untouched(ctx, name);
+    if let Slot::Lock(record) = key.slot() {
+        state::with(|state| state.file(due.db, &due.key, record, clock::now()));
+    }
 }
 
 /// Tells all who wait that this server no longer grants.

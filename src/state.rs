@@ -24,6 +24,8 @@ use crate::waiters::Delivered;
 
 /// A record is looked at again after this long at the latest, however long its lease is: 60 s, in µs.
 const LOOK_AGAIN_US: u64 = 60_000_000;
+/// And never sooner than this, so that one that cannot be dropped yet does not keep the timer busy: 100 ms, in µs.
+const LOOK_SOONEST_US: u64 = 100_000;
 /// How many deleted locks are remembered, for a record that arrives in their place in the same command. RENAME
 /// deletes two keys.
 const UNLINKED_KEPT: usize = 2;
@@ -127,7 +129,7 @@ impl State {
     /// Files a lock's record to be looked at when it may be idle.
     pub(crate) fn file(&mut self, db: u32, key: &[u8], record: &mut LockRecord, now: Now) {
         let idle = record.lock.last_end().plus_ms(self.config.idle_ttl_ms);
-        let due = idle.min(now.mono.plus_us(LOOK_AGAIN_US));
+        let due = idle.max(now.mono.plus_us(LOOK_SOONEST_US)).min(now.mono.plus_us(LOOK_AGAIN_US));
         record.filed = self.wheel.file(db, key, due);
     }
 

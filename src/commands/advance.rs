@@ -19,7 +19,7 @@ pub(crate) fn run(call: &Call<'_>) -> Result<(), Failure> {
     let counter = match key.slot() {
         Slot::Fence(record) => record.fence.check(request.token)?.max(request.token.get()),
         Slot::Empty => {
-            key.set_fence(Box::new(FenceRecord { fence: Fence::new(request.token) }));
+            key.set_fence(Box::new(FenceRecord { fence: Fence::default() }));
             request.token.get()
         }
         Slot::Lock(_) | Slot::Other => return Err(Failure::WrongType),
@@ -34,6 +34,9 @@ pub(crate) fn run(call: &Call<'_>) -> Result<(), Failure> {
 /// Raises the fence that stands at `key` to `token`, which it has accepted, and says so to replicas and the AOF.
 pub(super) fn raise(key: &mut Key<'_>, token: Token, expires_at_ms: Option<u64>) {
     let Slot::Fence(record) = key.slot() else { return };
+    if record.fence.counter() == token.get() && expires_at_ms.is_none() {
+        return;
+    }
     record.fence.see(token.get());
     if expires_at_ms.is_some() {
         key.set_expires_at_ms(expires_at_ms);

@@ -46,8 +46,8 @@ pub(crate) fn run(call: &Call<'_>) -> Result<(), Failure> {
 
 fn apply(key: &mut Key<'_>, event: &Event<'_>, now: Now) {
     state::with(|state| match event {
-        Event::Granted { token, .. } | Event::Extended { token, .. } => state.issuer.issued(*token, now),
-        Event::Broken { counter, .. } => state.issuer.issued(*counter, now),
+        Event::Granted { token, .. } | Event::Extended { token, .. } => state.issuer.followed(*token, now),
+        Event::Broken { counter, .. } => state.issuer.followed(*counter, now),
         Event::Snapshot(lock) => state.issuer.loaded(lock.counter(), now),
         Event::Ended { .. } => {}
     });

@@ -3,8 +3,8 @@
 use crate::error::{Keeper, Refusal};
 use crate::ids::Token;
 
-/// A fence's record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A fence's record. The default one has seen nothing yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fence {
     counter: u64,
 }

@@ -28,6 +28,8 @@ pub struct Issuer {
     high: u64,
     /// Raised at every start, load and promotion; base is never below it.
     floor: u64,
+    /// What the floor is raised from: the floors under which tokens may have been issued.
+    used_floor: u64,
     /// The latest wall clock reading so far, µs: caps must not follow a clock that is set back.
     latest: u64,
     /// Raised when records of other names may have taken the place of known ones (SWAPDB).
@@ -38,7 +40,7 @@ impl Issuer {
     /// An issuer that knows nothing yet.
     #[must_use]
     pub const fn new(source: TokenSource) -> Self {
-        Self { source, high: 0, floor: 0, latest: 0, epoch: 1 }
+        Self { source, high: 0, floor: 0, used_floor: 0, latest: 0, epoch: 1 }
     }
 
     /// The highest token this server has issued or loaded; 0 when none.
@@ -105,8 +107,14 @@ impl Issuer {
         Ok(())
     }
 
-    /// Takes note of a token that was issued here, or by the primary that this server follows.
+    /// Takes note of a token that was issued here.
     pub fn issued(&mut self, token: u64, now: Now) {
+        self.used_floor = self.floor;
+        self.followed(token, now);
+    }
+
+    /// Takes note of a token that was issued by the primary that this server follows.
+    pub fn followed(&mut self, token: u64, now: Now) {
         self.latest = self.latest.max(now.wall.micros());
         let cap = self.base_of_caps(now).saturating_add(limits::ISSUED_AHEAD_US).min(limits::TOKEN_MAX);
         self.high = self.high.max(token.min(cap));
@@ -135,18 +143,20 @@ impl Issuer {
     pub fn learn_floor(&mut self, floor: u64, now: Now) {
         if self.source == TokenSource::Clock {
             let cap = now.wall.micros().max(self.latest).saturating_add(limits::ISSUED_AHEAD_US);
-            self.floor = self.floor.max(floor.min(cap).min(limits::TOKEN_MAX));
+            self.used_floor = self.used_floor.max(floor.min(cap).min(limits::TOKEN_MAX));
+            self.floor = self.floor.max(self.used_floor);
         }
     }
 
     /// At every start, load and promotion: what was issued before and is not known here lies below this floor.
+    /// Raised again before anything was issued under it (a replica that loads many times) it does not add up.
     pub fn raise_floor(&mut self, now: Now) {
         self.latest = self.latest.max(now.wall.micros());
         if self.source == TokenSource::Dense || planted::is(Bug::FloorNotRaised) {
             return;
         }
-        let known = self.floor.max(self.high).max(now.wall.micros());
-        self.floor = known.saturating_add(limits::FLOOR_MARGIN_US).min(limits::TOKEN_MAX);
+        let known = self.used_floor.max(self.high).max(now.wall.micros());
+        self.floor = self.floor.max(known.saturating_add(limits::FLOOR_MARGIN_US).min(limits::TOKEN_MAX));
     }
 
     /// Records may have changed names behind the locks' backs (SWAPDB): counters in them no longer suffice.
