@@ -167,3 +167,6 @@ unsafe extern "C" fn digest_fence(md: *mut raw::RedisModuleDigest, value: *mut c
         api!(RedisModule_DigestEndSequence(md));
     }
 }
+
+// A held lock is to cost no more than one and a half times the plain key.
+const _: () = assert!(size_of::<LockRecord>() <= 80);

@@ -18,6 +18,8 @@ pub struct Holder {
     pub owner: Box<[u8]>,
     /// The fencing token of the grant.
     pub token: u64,
+    /// The mode in which it holds.
+    pub mode: Mode,
     /// When the grant was made.
     pub since: Instant,
     /// Until when.
@@ -33,18 +35,24 @@ impl Holder {
 }
 
 /// The holders of a lock. One is kept in place: that is what nearly every lock has.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 enum Holders {
-    #[default]
-    None,
+    /// Nobody, since then.
+    None(Instant),
     One(Holder),
     Many(Vec<Holder>),
+}
+
+impl Default for Holders {
+    fn default() -> Self {
+        Self::None(Instant::default())
+    }
 }
 
 impl Holders {
     fn as_slice(&self) -> &[Holder] {
         match self {
-            Self::None => &[],
+            Self::None(_) => &[],
             Self::One(holder) => core::slice::from_ref(holder),
             Self::Many(holders) => holders,
         }
@@ -52,7 +60,7 @@ impl Holders {
 
     fn as_mut_slice(&mut self) -> &mut [Holder] {
         match self {
-            Self::None => &mut [],
+            Self::None(_) => &mut [],
             Self::One(holder) => core::slice::from_mut(holder),
             Self::Many(holders) => holders,
         }
@@ -60,7 +68,7 @@ impl Holders {
 
     fn push(&mut self, holder: Holder) {
         *self = match core::mem::take(self) {
-            Self::None => Self::One(holder),
+            Self::None(_) => Self::One(holder),
             Self::One(first) => Self::Many(alloc::vec![first, holder]),
             Self::Many(mut holders) => {
                 holders.push(holder);
@@ -69,30 +77,30 @@ impl Holders {
         };
     }
 
-    fn remove(&mut self, owner: &[u8]) {
-        match self {
-            Self::One(holder) if *holder.owner == *owner => *self = Self::None,
-            Self::Many(holders) => {
-                holders.retain(|holder| *holder.owner != *owner);
-                if holders.is_empty() {
-                    *self = Self::None;
-                }
-            }
-            Self::None | Self::One(_) => {}
+    /// Keeps those that `keep` says; if that is none, nobody holds the lock since `at`.
+    fn retain(&mut self, at: Instant, keep: impl Fn(&Holder) -> bool) {
+        if let Self::Many(holders) = self {
+            holders.retain(&keep);
+        }
+        let none_left = match self {
+            Self::None(_) => false,
+            Self::One(holder) => !keep(holder),
+            Self::Many(holders) => holders.is_empty(),
+        };
+        if none_left {
+            *self = Self::None(at);
         }
     }
 }
 
-/// A lock's record.
+/// A lock's record. Its size counts: a server may hold millions.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Lock {
     pub(crate) counter: u64,
-    pub(crate) grants: u64,
-    pub(crate) mode: Mode,
-    pub(crate) free_since: Instant,
+    holders: Holders,
+    grants: u32,
     /// The issuer's epoch in which the counter was last known to be the highest of this name; see [`crate::token`].
     pub(crate) epoch: u32,
-    holders: Holders,
 }
 
 impl Lock {
@@ -102,16 +110,16 @@ impl Lock {
         self.counter
     }
 
-    /// How many grants this record has seen.
+    /// How many grants this record has seen; no more than 2^32-1 are counted.
     #[must_use]
-    pub const fn grants(&self) -> u64 {
-        self.grants
+    pub fn grants(&self) -> u64 {
+        u64::from(self.grants)
     }
 
-    /// The mode of the last grant: of the present holders, while there are any.
+    /// The mode of the last grant among the holders in the record; exclusive where there is none.
     #[must_use]
-    pub const fn mode(&self) -> Mode {
-        self.mode
+    pub fn mode(&self) -> Mode {
+        self.holders().last().map_or(Mode::Exclusive, |holder| holder.mode)
     }
 
     /// All holders in the record, also those whose lease is over.
@@ -149,13 +157,19 @@ impl Lock {
         if self.live(now).next().is_some() {
             return None;
         }
-        Some(self.holders().iter().map(|holder| holder.lease.ends).fold(self.free_since, Instant::max))
+        Some(self.last_end())
     }
 
     /// When the last lease in the record ends or ended.
     #[must_use]
     pub fn last_end(&self) -> Instant {
-        self.holders().iter().map(|holder| holder.lease.ends).fold(self.free_since, Instant::max)
+        match &self.holders {
+            Holders::None(since) => *since,
+            Holders::One(holder) => holder.lease.ends,
+            Holders::Many(holders) => {
+                holders.iter().map(|holder| holder.lease.ends).max().unwrap_or_default()
+            }
+        }
     }
 
     /// Heap memory of the record beyond its own size, in bytes.
@@ -164,7 +178,7 @@ impl Lock {
         let owners: usize = self.holders().iter().map(|holder| holder.owner.len()).sum();
         let array = match &self.holders {
             Holders::Many(holders) => holders.capacity().saturating_mul(size_of::<Holder>()),
-            Holders::None | Holders::One(_) => 0,
+            Holders::None(_) | Holders::One(_) => 0,
         };
         owners.saturating_add(array)
     }
@@ -192,13 +206,8 @@ impl Lock {
     pub fn apply(&mut self, event: &Event<'_>) {
         match *event {
             Event::Granted { owner, token, mode, at, lease } => {
-                if mode == Mode::Exclusive {
-                    self.holders = Holders::None;
-                } else {
-                    self.holders.remove(owner);
-                }
-                self.holders.push(Holder { owner: owner.into(), token, since: at, lease });
-                self.mode = mode;
+                self.holders.retain(at, |holder| mode != Mode::Exclusive && *holder.owner != *owner);
+                self.holders.push(Holder { owner: owner.into(), token, mode, since: at, lease });
                 self.counter = self.counter.max(token);
                 self.grants = self.grants.saturating_add(1);
             }
@@ -210,13 +219,11 @@ impl Lock {
                 }
             }
             Event::Ended { owner, at } => {
-                self.holders.remove(owner);
-                self.free_since = self.free_since.max(at);
+                self.holders.retain(at, |holder| *holder.owner != *owner);
             }
             Event::Broken { counter, at } => {
-                self.holders = Holders::None;
+                self.holders.retain(at, |_| false);
                 self.counter = self.counter.max(counter);
-                self.free_since = self.free_since.max(at);
             }
             Event::Snapshot(ref lock) => *self = lock.clone(),
         }
@@ -229,17 +236,9 @@ impl Lock {
         if self.counter >= stood.counter {
             return;
         }
-        let floor = stood.counter;
-        self.counter = floor;
-        self.holders = match core::mem::take(&mut self.holders) {
-            Holders::Many(mut holders) => {
-                holders.retain(|holder| holder.token >= floor);
-                if holders.is_empty() { Holders::None } else { Holders::Many(holders) }
-            }
-            Holders::One(holder) if holder.token >= floor => Holders::One(holder),
-            Holders::None | Holders::One(_) => Holders::None,
-        };
-        self.free_since = self.free_since.max(stood.free_since);
+        self.counter = stood.counter;
+        let last_end = self.last_end();
+        self.holders.retain(last_end, |holder| holder.token >= stood.counter);
     }
 
     /// Says that the counter may not be the highest that this name has seen (the record came from elsewhere):
@@ -248,17 +247,11 @@ impl Lock {
         self.epoch = 0;
     }
 
-    pub(crate) fn from_parts(
-        counter: u64,
-        grants: u64,
-        mode: Mode,
-        free_since: Instant,
-        holders: Vec<Holder>,
-    ) -> Self {
-        let mut all = Holders::None;
+    pub(crate) fn from_parts(counter: u64, grants: u64, free_since: Instant, holders: Vec<Holder>) -> Self {
+        let mut all = Holders::None(free_since);
         for holder in holders {
             all.push(holder);
         }
-        Self { counter, grants, mode, free_since, epoch: 0, holders: all }
+        Self { counter, holders: all, grants: u32::try_from(grants).unwrap_or(u32::MAX), epoch: 0 }
     }
 }

@@ -10,14 +10,14 @@ use alloc::vec::Vec;
 use crate::clock::Instant;
 use crate::codec::{Reader, put_bytes, put_number};
 
-/// A tick is 2^17 µs, about 131 ms.
+/// A tick is 2^17 µs, about 131 ms: 32 bits of them last for 17 years after the clock began.
 const TICK_BITS: u32 = 17;
 /// Chunks grow to this many bytes and then another is begun: no large copies, little slack.
 const CHUNK_BYTES: usize = 4096;
 
 /// The tick in which an entry is filed. 0 is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Tick(i64);
+pub struct Tick(u32);
 
 /// A key whose time has come.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,7 +49,9 @@ pub struct Wheel {
 impl Wheel {
     /// Files a key to be looked at soon after `due`.
     pub fn file(&mut self, db: u32, key: &[u8], due: Instant) -> Tick {
-        let tick = Tick((due.micros() >> TICK_BITS).saturating_add(1));
+        let tick =
+            u32::try_from(due.micros() >> TICK_BITS).unwrap_or(if due.micros() < 0 { 0 } else { u32::MAX });
+        let tick = Tick(tick.saturating_add(1));
         let chunks = self.ticks.entry(tick).or_default();
         let fits = |chunk: &Chunk| chunk.bytes.len().saturating_add(key.len()) < CHUNK_BYTES;
         if !chunks.last().is_some_and(fits) {
@@ -68,7 +70,7 @@ impl Wheel {
     #[must_use]
     pub fn next_due(&self) -> Option<Instant> {
         let (tick, _) = self.ticks.first_key_value()?;
-        Some(Instant::from_micros(tick.0.checked_shl(TICK_BITS).unwrap_or(i64::MAX)))
+        Some(Instant::from_micros(i64::from(tick.0) << TICK_BITS))
     }
 
     /// Takes out the next key that is due at `now`.

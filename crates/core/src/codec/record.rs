@@ -22,7 +22,7 @@ pub fn write_lock(out: &mut Vec<u8>, lock: &Lock, now: Now) {
     put_number(out, lock.counter());
     put_number(out, lock.grants());
     put_mode(out, lock.mode());
-    put_number(out, now.wall_of(lock.free_since).micros());
+    put_number(out, now.wall_of(lock.last_end()).micros());
     put_number(out, u64::try_from(lock.holders().len()).unwrap_or(u64::MAX));
     for holder in lock.holders() {
         put_bytes(out, &holder.owner);
@@ -50,7 +50,7 @@ pub(super) fn read_lock_from(reader: &mut Reader<'_>, now: Now) -> Result<Lock, 
     let mode = read_mode(reader)?;
     let free_since = now.past(Wall::from_micros(reader.number()?));
     let holders = read_holders(reader, mode, counter, now)?;
-    Ok(Lock::from_parts(counter, grants, mode, free_since, holders))
+    Ok(Lock::from_parts(counter, grants, free_since, holders))
 }
 
 fn read_holders(reader: &mut Reader<'_>, mode: Mode, counter: u64, now: Now) -> Result<Vec<Holder>, Corrupt> {
@@ -66,7 +66,7 @@ fn read_holders(reader: &mut Reader<'_>, mode: Mode, counter: u64, now: Now) -> 
         let token = reader.number_in("token", 1, counter)?;
         let since = now.past(Wall::from_micros(reader.number()?));
         let lease = read_lease(reader, now)?;
-        holders.push(Holder { owner: owner.into(), token, since, lease });
+        holders.push(Holder { owner: owner.into(), token, mode, since, lease });
     }
     Ok(holders)
 }
