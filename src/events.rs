@@ -54,7 +54,10 @@ unsafe extern "C" fn role_changed(
         let ctx = unsafe { Ctx::new(ctx) };
         if now == raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_MASTER {
             let time = clock::now();
-            state::with(|state| state.begin(time));
+            state::with(|state| {
+                state.replica = false;
+                state.begin(time);
+            });
             expiry::arm(ctx, time.mono);
         } else {
             expiry::demoted();

@@ -40,6 +40,9 @@ pub(crate) fn arm(ctx: Ctx, now: Instant) {
 
 fn set(ctx: Ctx, now: Instant, not_before: Instant) {
     state::with(|state| {
+        if state.replica {
+            return;
+        }
         let returns = (!state.returns.is_empty()).then_some(now);
         let due = [state.room.next_due(), state.wheel.next_due(), returns].into_iter().flatten().min();
         let Some(due) = due else { return };
@@ -92,6 +95,7 @@ fn tick(ctx: Ctx) {
     let primary = flags & raw::REDISMODULE_CTX_FLAGS_MASTER != 0;
     let loading =
         flags & (raw::REDISMODULE_CTX_FLAGS_LOADING | raw::REDISMODULE_CTX_FLAGS_ASYNC_LOADING) != 0;
+    state::with(|state| state.replica = !primary);
     let may_write = primary && !loading && !avoid_replica_traffic();
     if may_write {
         give_back(ctx);
@@ -204,5 +208,8 @@ fn drop_in_cluster(ctx: Ctx, due: &Due, name: Name<'_>) {
 /// Tells all who wait that this server no longer grants.
 pub(crate) fn demoted() {
     waiters::lose_all(None, &Outcome::Demoted);
-    state::with(|state| state.returns.clear());
+    state::with(|state| {
+        state.replica = true;
+        state.returns.clear();
+    });
 }

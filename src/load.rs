@@ -91,7 +91,9 @@ fn load(ctx: Ctx, words: &[&[u8]]) -> Result<(), String> {
 
 fn start(ctx: Ctx) {
     let now = clock::now();
+    let replica = ctx.flags() & raw::REDISMODULE_CTX_FLAGS_SLAVE != 0;
     let config: Config = state::with(|state| {
+        state.replica = replica;
         state.issuer = Issuer::new(state.config.tokens);
         state.begin(now);
         state.config.clone()

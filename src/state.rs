@@ -63,6 +63,8 @@ pub(crate) struct State {
     /// Grants that nobody has received: to be given back.
     pub(crate) returns: Vec<Rc<Delivered>>,
     pub(crate) wheel: Wheel,
+    /// Whether this server is a replica: then there is nothing to do by the timer.
+    pub(crate) replica: bool,
     /// The end of the restart quarantine.
     pub(crate) grants_from: Instant,
     /// The one timer, and when it fires at the latest.
@@ -102,6 +104,7 @@ static STATE: LazyLock<MainThread> = LazyLock::new(|| {
         in_delivery: Vec::new(),
         returns: Vec::new(),
         wheel: Wheel::default(),
+        replica: false,
         grants_from: Instant::from_micros(i64::MIN),
         timer: None,
         unlinked: VecDeque::new(),

@@ -38,13 +38,12 @@ fn push_escaped(line: &mut String, byte: u8) {
 #[cfg(test)]
 mod tests {
     use super::quoted;
-    use alloc::vec;
 
     #[test]
     fn names_are_escaped_and_cut() {
         assert_eq!(quoted(b"plain:{1}"), "\"plain:{1}\"");
         assert_eq!(quoted(b"a\0\r\n\"\\\xff"), r#""a\x00\r\n\"\\\xff""#);
-        assert_eq!(quoted(&vec![b'x'; 65]).len(), 64 + 2 + 3);
-        assert_eq!(quoted(&vec![b'x'; 64]).len(), 64 + 2);
+        assert_eq!(quoted(&[b'x'; 65]).len(), 64 + 2 + 3);
+        assert_eq!(quoted(&[b'x'; 64]).len(), 64 + 2);
     }
 }
