@@ -42,7 +42,7 @@ fn fields(state: &State) -> Vec<(&'static str, u64)> {
         ("fenced_total", stats.fenced),
         ("idle_records_dropped_total", stats.idle_dropped),
         ("highest_token", state.issuer.high()),
-        ("restart_floor", state.issuer.floor()),
+        ("restart_floor", state.issuer.floor().token),
         ("quarantine_left_ms", state.grants_from.left_ms(now)),
         ("evictable", u64::from(state.evictable)),
     ]

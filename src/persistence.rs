@@ -4,7 +4,7 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use lockfence_core::codec::{self, Corrupt, Log, Marks, Reader, put_number};
+use lockfence_core::codec::{self, Corrupt, Log, Marks};
 use lockfence_core::event::Event;
 use redis_module::raw;
 
@@ -104,19 +104,14 @@ pub(crate) unsafe extern "C" fn save_aux_if_needed(io: *mut raw::RedisModuleIO, 
 }
 
 fn aux_data() -> Vec<u8> {
-    let (high, floor) = state::with(|state| (state.issuer.high(), state.issuer.floor()));
-    let mut out = vec![codec::VERSION];
-    put_number(&mut out, high);
-    put_number(&mut out, floor);
+    let mut out = Vec::new();
+    state::with(|state| codec::write_issuer(&mut out, &state.issuer));
     out
 }
 
 pub(crate) unsafe extern "C" fn load_aux(io: *mut raw::RedisModuleIO, version: c_int, _when: c_int) -> c_int {
     let read = |bytes: &[u8]| {
-        let mut reader = Reader::new(bytes);
-        reader.version()?;
-        let (high, floor) = (reader.number()?, reader.number()?);
-        reader.end()?;
+        let (high, floor) = codec::read_issuer(bytes)?;
         state::with(|state| state.issuer.restored(high, floor, clock::now()));
         Ok(())
     };

@@ -63,7 +63,8 @@ pub(crate) struct State {
     /// Grants that nobody has received: to be given back.
     pub(crate) returns: Vec<Rc<Delivered>>,
     pub(crate) wheel: Wheel,
-    /// Whether this server is a replica: then there is nothing to do by the timer.
+    /// Whether this server is a replica: from its flags at load, and from each change of role it tells. Then nothing
+    /// is granted, and there is nothing to do by the timer.
     pub(crate) replica: bool,
     /// The end of the restart quarantine.
     pub(crate) grants_from: Instant,

@@ -108,8 +108,8 @@ pub(crate) fn look_at(lock: &Lock, now: Instant, grants_from: Instant) -> Instan
 /// The first effect after a start also carries the floor, so that a server that takes over stays above it.
 fn announce_floor(state: &mut State) {
     let floor = state.issuer.floor();
-    if floor != state.announced_floor {
-        state.announced_floor = floor;
+    if floor.token != state.announced_floor {
+        state.announced_floor = floor.token;
         state.log.push_floor(floor);
     }
 }

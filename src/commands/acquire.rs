@@ -6,6 +6,7 @@ use lockfence_core::request::Acquire;
 use lockfence_core::turn::Acquired;
 use redis_module::raw;
 
+use super::refuse_on_replica;
 use crate::boundary::Call;
 use crate::reply::{self, Failure};
 use crate::server::{Ctx, Key, Slot};
@@ -29,11 +30,8 @@ pub(crate) fn run(call: &Call<'_>) -> Result<(), Failure> {
             request.mode.name().to_ascii_uppercase()
         )));
     }
-    let flags = call.ctx.flags();
-    if flags & raw::REDISMODULE_CTX_FLAGS_SLAVE != 0 {
-        return Err(Failure::ReadOnly);
-    }
-    if flags & NEVER_WAIT != 0 {
+    refuse_on_replica()?;
+    if request.wait.is_some() && call.ctx.flags() & NEVER_WAIT != 0 {
         request.wait = None;
     }
     let name = call.key()?;

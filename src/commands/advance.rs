@@ -14,7 +14,7 @@ use crate::server::{Key, Slot};
 
 pub(crate) fn run(call: &Call<'_>) -> Result<(), Failure> {
     let request = Advance::parse(call.words)?;
-    refuse_on_replica(call.ctx)?;
+    refuse_on_replica()?;
     let mut key = Key::to_write(call.ctx, call.key()?);
     let counter = match key.slot() {
         Slot::Fence(record) => record.fence.check(request.token)?.max(request.token.get()),

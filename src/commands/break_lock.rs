@@ -12,7 +12,7 @@ pub(crate) fn run(call: &Call<'_>) -> Result<(), Failure> {
     if !call.words.is_empty() {
         return Err(Refusal::WrongArity("lock.break").into());
     }
-    refuse_on_replica(call.ctx)?;
+    refuse_on_replica()?;
     let name = call.key()?;
     let mut key = Key::to_write(call.ctx, name);
     let ended = at_lock(&mut key, |turn| turn.break_all())??;

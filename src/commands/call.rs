@@ -33,7 +33,7 @@ pub(crate) enum InnerVerdict {
 pub(crate) fn run(call: &Call<'_>) -> Result<(), Failure> {
     let (token, rest) = split_fenced("fence.call", call.words, 1)?;
     let Some(command) = rest.first() else { return Err(Refusal::WrongArity("fence.call").into()) };
-    refuse_on_replica(call.ctx)?;
+    refuse_on_replica()?;
     let name = call.key()?;
     let inner = call.names_from(INNER);
     refuse_by_name(command)?;

@@ -13,7 +13,7 @@ pub(crate) fn run(call: &Call<'_>) -> Result<(), Failure> {
     if !rest.is_empty() {
         return Err(Refusal::WrongArity("fence.check").into());
     }
-    refuse_on_replica(call.ctx)?;
+    refuse_on_replica()?;
     let mut key = Key::to_read(call.ctx, call.key()?);
     let counter = check_token(&mut key, token)?;
     call.ctx.reply_number(counter);

@@ -32,7 +32,7 @@ pub(crate) fn run(call: &Call<'_>) -> Result<(), Failure> {
     if !state::with(|state| state.running_own) {
         return Err(Failure::Line("ERR LOCKFENCE.HANDOVER is internal to lockfence".to_owned()));
     }
-    refuse_on_replica(call.ctx)?;
+    refuse_on_replica()?;
     let give_up = match call.words {
         [owner, token] => {
             let token = number("token", token, 1, u64::MAX)?;

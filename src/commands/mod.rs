@@ -24,17 +24,15 @@ pub(crate) use info::run as info;
 pub(crate) use release::run as release;
 pub(crate) use write::run as write;
 
-use lockfence_core::ids::Token;
-use redis_module::raw;
-
 use crate::clock;
 use crate::reply::Failure;
-use crate::server::{Ctx, Key, Slot};
+use crate::server::{Key, Slot};
 use crate::state;
+use lockfence_core::ids::Token;
 
 /// A replica, writable or not, grants nothing, changes nothing and vouches for nothing: what it knows may be old.
-fn refuse_on_replica(ctx: Ctx) -> Result<(), Failure> {
-    if ctx.flags() & raw::REDISMODULE_CTX_FLAGS_SLAVE == 0 { Ok(()) } else { Err(Failure::ReadOnly) }
+fn refuse_on_replica() -> Result<(), Failure> {
+    if state::with(|state| state.replica) { Err(Failure::ReadOnly) } else { Ok(()) }
 }
 
 /// Whether a write with `token` still counts at the lock or fence `key`; its counter.

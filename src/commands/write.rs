@@ -13,7 +13,7 @@ const DATA_KEY: usize = 3;
 
 pub(crate) fn run(call: &Call<'_>) -> Result<(), Failure> {
     let (token, rest) = split_fenced("fence.write", call.words, 2)?;
-    refuse_on_replica(call.ctx)?;
+    refuse_on_replica()?;
     let name = call.key()?;
     let data = call.name(DATA_KEY).ok_or(Refusal::WrongArity("fence.write"))?;
     refuse_same_key(name, data)?;

@@ -20,6 +20,23 @@ pub enum TokenSource {
     Dense,
 }
 
+/// A restart floor as it is stored and sent: tokens below it are not issued any more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Floor {
+    /// The floor.
+    pub token: u64,
+    /// When it was raised, by the wall clock in µs. What was issued under it lies below it plus the time since then:
+    /// no server grants more than one lock a microsecond.
+    pub raised_at: u64,
+}
+
+impl Floor {
+    /// Above all that was issued under this floor until `wall`, proposals apart.
+    const fn end(self, wall: u64) -> u64 {
+        self.token.saturating_add(wall.saturating_sub(self.raised_at))
+    }
+}
+
 /// Issues the tokens of all locks of one server.
 #[derive(Clone, Debug)]
 pub struct Issuer {
@@ -28,8 +45,10 @@ pub struct Issuer {
     high: u64,
     /// Raised at every start, load and promotion; base is never below it.
     floor: u64,
-    /// What the floor is raised from: the floors under which tokens may have been issued.
-    used_floor: u64,
+    /// What the floor is raised from: the highest floor under which tokens may have been issued.
+    used_floor: Floor,
+    /// When `floor` was raised, by the wall clock in µs.
+    raised_at: u64,
     /// The latest wall clock reading so far, µs: caps must not follow a clock that is set back.
     latest: u64,
     /// Raised when records of other names may have taken the place of known ones (SWAPDB).
@@ -40,7 +59,15 @@ impl Issuer {
     /// An issuer that knows nothing yet.
     #[must_use]
     pub const fn new(source: TokenSource) -> Self {
-        Self { source, high: 0, floor: 0, used_floor: 0, latest: 0, epoch: 1 }
+        Self {
+            source,
+            high: 0,
+            floor: 0,
+            used_floor: Floor { token: 0, raised_at: 0 },
+            raised_at: 0,
+            latest: 0,
+            epoch: 1,
+        }
     }
 
     /// The highest token this server has issued or loaded; 0 when none.
@@ -49,10 +76,10 @@ impl Issuer {
         self.high
     }
 
-    /// The restart floor, 0 when there is none (dense tokens).
+    /// The restart floor; 0 when there is none (dense tokens).
     #[must_use]
-    pub const fn floor(&self) -> u64 {
-        self.floor
+    pub const fn floor(&self) -> Floor {
+        Floor { token: self.floor, raised_at: self.raised_at }
     }
 
     /// Where tokens come from.
@@ -109,7 +136,7 @@ impl Issuer {
 
     /// Takes note of a token that was issued here.
     pub fn issued(&mut self, token: u64, now: Now) {
-        self.used_floor = self.floor;
+        self.used_floor = self.floor();
         self.followed(token, now);
     }
 
@@ -132,7 +159,7 @@ impl Issuer {
     }
 
     /// Takes over what another incarnation of this server's data knew (the aux part of an RDB file).
-    pub fn restored(&mut self, high: u64, floor: u64, now: Now) {
+    pub fn restored(&mut self, high: u64, floor: Floor, now: Now) {
         self.latest = self.latest.max(now.wall.micros());
         let cap = self.base_of_caps(now).saturating_add(limits::ISSUED_AHEAD_US).min(limits::TOKEN_MAX);
         self.high = self.high.max(high.min(cap));
@@ -140,11 +167,18 @@ impl Issuer {
     }
 
     /// Takes over the floor of the primary that this server follows.
-    pub fn learn_floor(&mut self, floor: u64, now: Now) {
-        if self.source == TokenSource::Clock {
-            let cap = now.wall.micros().max(self.latest).saturating_add(limits::ISSUED_AHEAD_US);
-            self.used_floor = self.used_floor.max(floor.min(cap).min(limits::TOKEN_MAX));
-            self.floor = self.floor.max(self.used_floor);
+    pub fn learn_floor(&mut self, floor: Floor, now: Now) {
+        if self.source == TokenSource::Dense {
+            return;
+        }
+        let wall = now.wall.micros();
+        let cap = wall.max(self.latest).saturating_add(limits::ISSUED_AHEAD_US).min(limits::TOKEN_MAX);
+        let floor = Floor { token: floor.token.min(cap), raised_at: floor.raised_at };
+        if floor.end(wall) > self.used_floor.end(wall) {
+            self.used_floor = floor;
+        }
+        if floor.token > self.floor {
+            (self.floor, self.raised_at) = (floor.token, floor.raised_at);
         }
     }
 
@@ -155,8 +189,12 @@ impl Issuer {
         if self.source == TokenSource::Dense || planted::is(Bug::FloorNotRaised) {
             return;
         }
-        let known = self.used_floor.max(self.high).max(now.wall.micros());
-        self.floor = self.floor.max(known.saturating_add(limits::FLOOR_MARGIN_US).min(limits::TOKEN_MAX));
+        let wall = now.wall.micros();
+        let known = self.used_floor.end(wall).max(self.high).max(wall);
+        let raised = known.saturating_add(limits::FLOOR_MARGIN_US).min(limits::TOKEN_MAX);
+        if raised > self.floor {
+            (self.floor, self.raised_at) = (raised, wall);
+        }
     }
 
     /// Records may have changed names behind the locks' backs (SWAPDB): counters in them no longer suffice.

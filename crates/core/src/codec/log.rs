@@ -5,10 +5,11 @@ use alloc::vec::Vec;
 use super::record::{
     put_lease, put_mode, read_lease, read_lock_from, read_mode, read_owner, read_past, write_lock,
 };
-use super::{Corrupt, Reader, put_bytes, put_number};
+use super::{Corrupt, Reader, put_bytes, put_floor, put_number, read_floor};
 use crate::clock::Now;
 use crate::event::Event;
 use crate::limits;
+use crate::token::Floor;
 
 const GRANTED: u8 = 1;
 const EXTENDED: u8 = 2;
@@ -26,7 +27,7 @@ pub enum Change<'a> {
     /// To a fence.
     Fence(Marks),
     /// The primary's restart floor, which the server that takes over must stay above.
-    Floor(u64),
+    Floor(Floor),
 }
 
 /// What a fence is told.
@@ -109,8 +110,8 @@ impl Log {
     }
 
     /// Takes down the restart floor.
-    pub fn push_floor(&mut self, floor: u64) {
-        put_number(self.begin(FLOOR), floor);
+    pub fn push_floor(&mut self, floor: Floor) {
+        put_floor(self.begin(FLOOR), floor);
     }
 }
 
@@ -150,7 +151,7 @@ fn read_change<'a>(reader: &mut Reader<'a>, now: Now) -> Result<Change<'a>, Corr
             token: token(reader)?,
             expires_at_ms: Some(reader.number()?).filter(|at| *at > 0),
         }),
-        FLOOR => Change::Floor(token(reader)?),
+        FLOOR => Change::Floor(read_floor(reader)?),
         _ => return Err(Corrupt::OutOfBounds("change")),
     })
 }

@@ -10,7 +10,8 @@ mod record;
 use alloc::vec::Vec;
 
 pub use log::{Change, Log, Marks, read_log};
-pub use record::{read_fence, read_lock, write_fence, write_lock};
+use record::{put_floor, read_floor};
+pub use record::{read_fence, read_issuer, read_lock, write_fence, write_issuer, write_lock};
 
 /// The format version that this code writes, and the highest it reads.
 pub const VERSION: u8 = 1;

@@ -11,6 +11,7 @@ use crate::ids::{Mode, Token};
 use crate::limits;
 use crate::lock::{Holder, Lock};
 use crate::planted::{self, Bug};
+use crate::token::{Floor, Issuer};
 
 const EXCLUSIVE: u8 = 0;
 const SHARED: u8 = 1;
@@ -135,4 +136,34 @@ pub fn read_fence(bytes: &[u8]) -> Result<Fence, Corrupt> {
     let token = Token::new(reader.number()?).ok_or(Corrupt::OutOfBounds("counter"))?;
     reader.end()?;
     Ok(Fence::new(token))
+}
+
+pub(super) fn put_floor(out: &mut Vec<u8>, floor: Floor) {
+    put_number(out, floor.token);
+    put_number(out, floor.raised_at);
+}
+
+pub(super) fn read_floor(reader: &mut Reader<'_>) -> Result<Floor, Corrupt> {
+    let token = reader.number_in("floor", 0, limits::TOKEN_MAX)?;
+    Ok(Floor { token, raised_at: reader.number()? })
+}
+
+/// Appends what a server knows of tokens beyond its records: the aux part of an RDB file.
+pub fn write_issuer(out: &mut Vec<u8>, issuer: &Issuer) {
+    out.push(super::VERSION);
+    put_number(out, issuer.high());
+    put_floor(out, issuer.floor());
+}
+
+/// Reads what [`write_issuer`] wrote: the highest token and the floor.
+///
+/// # Errors
+/// Anything that [`write_issuer`] could not have written.
+pub fn read_issuer(bytes: &[u8]) -> Result<(u64, Floor), Corrupt> {
+    let mut reader = Reader::new(bytes);
+    reader.version()?;
+    let high = reader.number_in("token", 0, limits::TOKEN_MAX)?;
+    let floor = read_floor(&mut reader)?;
+    reader.end()?;
+    Ok((high, floor))
 }
