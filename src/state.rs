@@ -132,9 +132,19 @@ pub(crate) fn try_with<R>(work: impl FnOnce(&State) -> R) -> Option<R> {
 impl State {
     /// Files a lock's record to be looked at when it may be idle.
     pub(crate) fn file(&mut self, db: u32, key: &[u8], record: &mut LockRecord, now: Now) {
+        record.filed = self.wheel.file(db, key, self.idle_from(record, now));
+    }
+
+    /// Files it again where it may now be idle before the time for which it is filed: it was released early.
+    pub(crate) fn file_sooner(&mut self, db: u32, key: &[u8], record: &mut LockRecord, now: Now) {
+        if Wheel::tick_of(self.idle_from(record, now)) < record.filed {
+            self.file(db, key, record, now);
+        }
+    }
+
+    fn idle_from(&self, record: &LockRecord, now: Now) -> Instant {
         let idle = record.lock.last_end().plus_ms(self.config.idle_ttl_ms);
-        let due = idle.max(now.mono.plus_us(LOOK_SOONEST_US)).min(now.mono.plus_us(LOOK_AGAIN_US));
-        record.filed = self.wheel.file(db, key, due);
+        idle.max(now.mono.plus_us(LOOK_SOONEST_US)).min(now.mono.plus_us(LOOK_AGAIN_US))
     }
 
     /// A start, a load or a promotion: raises the floor, begins the quarantine.

@@ -47,7 +47,9 @@ pub(crate) fn at_lock<R>(
         let (result, answers) = take(state, db, name, &mut record.lock, now, work);
         if !state.log.is_empty() {
             announce_floor(state);
-            if !stands {
+            if stands {
+                state.file_sooner(db, name, record, now);
+            } else {
                 state.file(db, name, record, now);
             }
         }

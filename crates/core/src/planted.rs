@@ -1,8 +1,10 @@
 //! Bugs planted on purpose, so that each guarantee's test can be seen to bite. They exist only with the crate
 //! feature `planted`, which no release build may turn on: the module refuses to compile with it.
 
-/// Whether this build can be made to misbehave. The module asserts at compile time that it cannot.
-pub const POSSIBLE: bool = cfg!(feature = "planted");
+/// Whether an optimised build, one that might be released, can be made to misbehave. The module asserts at compile time
+/// that it cannot. (A debug build of the whole workspace with its tests has the feature on: cargo builds this crate
+/// once for all. Nothing outside the tests can plant anything there.)
+pub const POSSIBLE: bool = cfg!(all(feature = "planted", not(debug_assertions)));
 
 /// A bug to plant. One at a time in a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +28,7 @@ pub enum Bug {
     ServedOutOfOrder = 7,
     /// A waiter that has gone stays in the queue.
     DeadWaiterStays = 8,
-    /// A waiter that was answered stays in the queue.
+    /// A waiter that is answered gets its answer twice.
     AnsweredTwice = 9,
     /// A record that is read, or an effect, does not raise *high*.
     HighNotRaised = 10,

@@ -16,7 +16,7 @@ use crate::planted::{self, Bug};
 pub struct WaiterId(pub(crate) u64);
 
 /// A request that waits. `H` is whatever the caller needs to answer it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Waiter<H> {
     /// Who asks.
     pub owner: Box<[u8]>,
@@ -76,7 +76,7 @@ pub enum Outcome {
 }
 
 /// A waiter that leaves the queue, with its answer.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Answer<H> {
     /// Its number.
     pub id: WaiterId,

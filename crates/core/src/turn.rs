@@ -45,7 +45,7 @@ pub enum Acquired {
     Busy,
 }
 
-impl<H> Turn<'_, H> {
+impl<H: Clone> Turn<'_, H> {
     /// LOCK.ACQUIRE. A request that gets [`Acquired::Busy`] may be queued by the caller.
     ///
     /// # Errors
@@ -58,7 +58,7 @@ impl<H> Turn<'_, H> {
             if !self.lock.mode().same_kind(request.mode) {
                 return Err(Refusal::HeldInOtherMode(self.lock.mode()));
             }
-            return Ok(Acquired::Granted(self.renew(request, token, lease)));
+            return self.renew(request, token, lease).map(Acquired::Granted);
         }
         if self.queue.as_ref().is_some_and(|queue| !queue.is_empty()) {
             return Ok(Acquired::Busy);
@@ -93,7 +93,7 @@ impl<H> Turn<'_, H> {
     /// LOCK.EXTEND: whether `owner` held the lock; its lease now ends `ttl` from now.
     ///
     /// # Errors
-    /// A MINTOKEN that is too far ahead.
+    /// A MINTOKEN that is too far ahead; [`Refusal::Exhausted`] when there is no higher token.
     pub fn extend(&mut self, owner: Owner<'_>, ttl: Ttl, min: Option<Token>) -> Result<bool, Refusal> {
         self.issuer.admit(min, self.lock.counter(), self.now)?;
         self.serve_queue();
@@ -102,7 +102,7 @@ impl<H> Turn<'_, H> {
             holder = self.lock.holders().iter().find(|holder| *holder.owner == *owner.bytes());
         }
         let Some(holder) = holder else { return Ok(false) };
-        let token = holder.token.max(min.map_or(0, Token::get));
+        let token = self.raised(holder.token, min)?;
         let lease = Lease { ends: self.now.mono.plus_ms(ttl.ms()), length_ms: ttl.ms() };
         self.happen(&Event::Extended { owner: owner.bytes(), token, lease });
         self.issuer.issued(token, self.now);
@@ -157,24 +157,23 @@ impl<H> Turn<'_, H> {
         let Some(ttl) = requests().map(|waiter| waiter.ttl).max() else { return };
         let min = requests().filter_map(|waiter| waiter.min_token).max();
         let held = self.lock.live_holder(owner, self.now.mono).map(|holder| (holder.token, holder.lease));
-        let outcome = match held {
-            Some(_) if !self.lock.mode().same_kind(mode) => {
-                Outcome::Refused(Refusal::HeldInOtherMode(self.lock.mode()))
-            }
-            Some((token, lease)) => Outcome::Granted(self.prolong(owner, ttl, min, token, lease)),
-            None => match self.grant(owner, ttl, mode, min) {
-                Ok(grant) => Outcome::Granted(grant),
-                Err(refusal) => Outcome::Refused(refusal),
-            },
+        let granted = match held {
+            Some(_) if !self.lock.mode().same_kind(mode) => Err(Refusal::HeldInOtherMode(self.lock.mode())),
+            Some((token, lease)) => self.prolong(owner, ttl, min, token, lease),
+            None => self.grant(owner, ttl, mode, min),
         };
-        self.answer(&ids, &outcome);
+        self.answer(&ids, &granted.map_or_else(Outcome::Refused, Outcome::Granted));
     }
 
     fn answer(&mut self, ids: &[WaiterId], outcome: &Outcome) {
         let Some(queue) = self.queue.as_deref_mut() else { return };
         for id in ids {
             if let Some(waiter) = queue.remove(*id) {
-                self.answers.push(Answer { id: *id, waiter, outcome: outcome.clone() });
+                let answer = Answer { id: *id, waiter, outcome: outcome.clone() };
+                if planted::is(Bug::AnsweredTwice) {
+                    self.answers.push(answer.clone());
+                }
+                self.answers.push(answer);
             }
         }
     }
@@ -191,23 +190,42 @@ impl<H> Turn<'_, H> {
         Ok(Grant { token, ttl_ms: ttl.ms(), renewed: false })
     }
 
-    fn renew(&mut self, request: &Acquire<'_>, token: u64, lease: Lease) -> Grant {
+    fn renew(&mut self, request: &Acquire<'_>, token: u64, lease: Lease) -> Result<Grant, Refusal> {
         self.prolong(request.owner.bytes(), request.ttl, request.min_token, token, lease)
     }
 
     /// The same owner asks again: the same token (raised to a proposal that is higher), and the lease becomes the
     /// longer of what is left and what it asks for.
-    fn prolong(&mut self, owner: &[u8], ttl: Ttl, min: Option<Token>, token: u64, lease: Lease) -> Grant {
+    fn prolong(
+        &mut self,
+        owner: &[u8],
+        ttl: Ttl,
+        min: Option<Token>,
+        token: u64,
+        lease: Lease,
+    ) -> Result<Grant, Refusal> {
         let now = self.now.mono;
         let asked = Lease { ends: now.plus_ms(ttl.ms()), length_ms: ttl.ms() };
         let after = if asked.ends > lease.ends { asked } else { lease };
-        let raised = token.max(min.map_or(0, Token::get));
+        let raised = self.raised(token, min)?;
         if after != lease || raised != token {
             self.happen(&Event::Extended { owner, token: raised, lease: after });
             self.issuer.issued(raised, self.now);
         }
         let token = Token::new(raised).unwrap_or(Token::MAX);
-        Grant { token, ttl_ms: after.ends.left_ms(now), renewed: true }
+        Ok(Grant { token, ttl_ms: after.ends.left_ms(now), renewed: true })
+    }
+
+    /// What the token of a holder becomes that proposes `min`: stays where it is high enough. A proposal up to the
+    /// counter may be the token of another holder (SHARED, LIMIT), or one that was used up: then it is one above.
+    fn raised(&self, token: u64, min: Option<Token>) -> Result<u64, Refusal> {
+        match min {
+            Some(min) if min.get() > self.lock.counter() => Ok(min.get()),
+            Some(min) if min.get() > token => {
+                self.issuer.next(self.lock, Some(min), self.now).map(Token::get)
+            }
+            _ => Ok(token),
+        }
     }
 
     fn end_holders(&mut self, over: impl Fn(&Holder) -> bool) {

@@ -47,11 +47,16 @@ pub struct Wheel {
 }
 
 impl Wheel {
+    /// The tick in which a key is filed that is due then.
+    #[must_use]
+    pub fn tick_of(due: Instant) -> Tick {
+        let number = due.micros().max(0) >> TICK_BITS;
+        Tick(u32::try_from(number).unwrap_or(u32::MAX).saturating_add(1))
+    }
+
     /// Files a key to be looked at soon after `due`.
     pub fn file(&mut self, db: u32, key: &[u8], due: Instant) -> Tick {
-        let tick =
-            u32::try_from(due.micros() >> TICK_BITS).unwrap_or(if due.micros() < 0 { 0 } else { u32::MAX });
-        let tick = Tick(tick.saturating_add(1));
+        let tick = Self::tick_of(due);
         let chunks = self.ticks.entry(tick).or_default();
         let fits = |chunk: &Chunk| chunk.bytes.len().saturating_add(key.len()) < CHUNK_BYTES;
         if !chunks.last().is_some_and(fits) {

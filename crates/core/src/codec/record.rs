@@ -22,12 +22,12 @@ pub fn write_lock(out: &mut Vec<u8>, lock: &Lock, now: Now) {
     out.push(super::VERSION);
     put_number(out, lock.counter());
     put_number(out, lock.grants());
-    put_mode(out, lock.mode());
     put_number(out, now.wall_of(lock.last_end()).micros());
     put_number(out, u64::try_from(lock.holders().len()).unwrap_or(u64::MAX));
     for holder in lock.holders() {
         put_bytes(out, &holder.owner);
         put_number(out, holder.token);
+        put_mode(out, holder.mode);
         put_number(out, now.wall_of(holder.since).micros());
         put_lease(out, holder.lease, now);
     }
@@ -48,16 +48,15 @@ pub(super) fn read_lock_from(reader: &mut Reader<'_>, now: Now) -> Result<Lock, 
     reader.version()?;
     let counter = reader.number_in("counter", 1, limits::TOKEN_MAX)?;
     let grants = reader.number()?;
-    let mode = read_mode(reader)?;
     let free_since = now.past(Wall::from_micros(reader.number()?));
-    let holders = read_holders(reader, mode, counter, now)?;
+    let holders = read_holders(reader, counter, now)?;
     Ok(Lock::from_parts(counter, grants, free_since, holders))
 }
 
-fn read_holders(reader: &mut Reader<'_>, mode: Mode, counter: u64, now: Now) -> Result<Vec<Holder>, Corrupt> {
-    let most = if mode == Mode::Exclusive { 1 } else { u64::from(u32::MAX) };
-    let count = reader.number_in("number of holders", 0, most)?;
-    let mut holders = Vec::new();
+/// Holders of one lock hold it in one mode; each LIMIT has an n of its own.
+fn read_holders(reader: &mut Reader<'_>, counter: u64, now: Now) -> Result<Vec<Holder>, Corrupt> {
+    let count = reader.number_in("number of holders", 0, u64::from(u32::MAX))?;
+    let mut holders: Vec<Holder> = Vec::new();
     let mut owners = BTreeSet::new();
     for _ in 0..count {
         let owner = read_owner(reader)?;
@@ -65,6 +64,10 @@ fn read_holders(reader: &mut Reader<'_>, mode: Mode, counter: u64, now: Now) -> 
             return Err(Corrupt::OutOfBounds("owner"));
         }
         let token = reader.number_in("token", 1, counter)?;
+        let mode = read_mode(reader)?;
+        if holders.last().is_some_and(|other| mode == Mode::Exclusive || !other.mode.same_kind(mode)) {
+            return Err(Corrupt::OutOfBounds("mode"));
+        }
         let since = now.past(Wall::from_micros(reader.number()?));
         let lease = read_lease(reader, now)?;
         holders.push(Holder { owner: owner.into(), token, mode, since, lease });
