@@ -93,7 +93,7 @@ fn refuse_by_flags(ctx: Ctx, command: &[u8]) -> Result<(), Failure> {
     let known = state::with(|state| state.inner_commands.get(&name).cloned());
     let verdict = match known {
         Some(verdict) => verdict,
-        None => ask_flags(ctx, &name)?,
+        None => ask_flags(ctx, &name).ok_or_else(|| unknown(command))?,
     };
     match verdict {
         InnerVerdict::Runs => Ok(()),
@@ -105,7 +105,7 @@ fn refuse_by_flags(ctx: Ctx, command: &[u8]) -> Result<(), Failure> {
     }
 }
 
-fn ask_flags(ctx: Ctx, name: &[u8]) -> Result<InnerVerdict, Failure> {
+fn ask_flags(ctx: Ctx, name: &[u8]) -> Option<InnerVerdict> {
     let reply = ctx.run_own(c"E", c"COMMAND", &[b"INFO", name]);
     let refused = reply.element(0, |info| {
         info.element(2, |flags| {
@@ -114,7 +114,7 @@ fn ask_flags(ctx: Ctx, name: &[u8]) -> Result<InnerVerdict, Failure> {
             found.find(|flag| REFUSED_FLAGS.contains(&flag.as_slice()))
         })
     });
-    let Some(Some(refused)) = refused else { return Err(unknown(name)) };
+    let refused = refused??;
     let verdict = refused.map_or(InnerVerdict::Runs, |flag| {
         InnerVerdict::Refused(String::from_utf8_lossy(&flag).into_owned())
     });
@@ -124,7 +124,7 @@ fn ask_flags(ctx: Ctx, name: &[u8]) -> Result<InnerVerdict, Failure> {
         }
         state.inner_commands.insert(name.to_vec(), verdict.clone());
     });
-    Ok(verdict)
+    Some(verdict)
 }
 
 fn unknown(command: &[u8]) -> Failure {
