@@ -15,6 +15,10 @@ use crate::server::{Ctx, Key, Level, Name, Slot, api};
 use crate::state;
 use crate::waiters;
 
+/// The classes of keyspace events that tell of keys that arrive or go.
+const KEY_EVENTS: c_int =
+    raw::REDISMODULE_NOTIFY_GENERIC | raw::REDISMODULE_NOTIFY_EXPIRED | raw::REDISMODULE_NOTIFY_EVICTED;
+
 /// Subscribes to all of it.
 pub(crate) fn subscribe(ctx: Ctx) -> bool {
     let handlers: [(u64, raw::RedisModuleEventCallback); 6] = [
@@ -33,13 +37,8 @@ pub(crate) fn subscribe(ctx: Ctx) -> bool {
         all &= status == raw::REDISMODULE_OK as c_int;
     }
     // SAFETY: as above.
-    let status = unsafe {
-        api!(RedisModule_SubscribeToKeyspaceEvents(
-            ctx.raw(),
-            raw::REDISMODULE_NOTIFY_GENERIC,
-            Some(key_event)
-        ))
-    };
+    let status =
+        unsafe { api!(RedisModule_SubscribeToKeyspaceEvents(ctx.raw(), KEY_EVENTS, Some(key_event))) };
     all && status == raw::REDISMODULE_OK as c_int
 }
 
@@ -181,12 +180,20 @@ unsafe extern "C" fn key_event(
 ) -> c_int {
     // SAFETY: the server passes a context, a C string and a live string.
     guard(|| unsafe {
-        let event = CStr::from_ptr(event).to_bytes();
-        if matches!(event, b"expire" | b"restore" | b"rename_to" | b"move_to") {
-            settle_key(Ctx::new(ctx), event, Name::new(key));
+        let (ctx, name) = (Ctx::new(ctx), Name::new(key));
+        match CStr::from_ptr(event).to_bytes() {
+            event @ (b"expire" | b"restore" | b"rename_to" | b"move_to") => settle_key(ctx, event, name),
+            b"del" | b"expired" | b"evicted" => forget_unlinked(ctx, name),
+            _ => {}
         }
     });
     raw::REDISMODULE_OK as c_int
+}
+
+/// A key has gone for good: what arrives there later, in a command of its own, finds nothing standing.
+fn forget_unlinked(ctx: Ctx, name: Name<'_>) {
+    let (db, key) = (ctx.db(), name.bytes());
+    state::with(|state| state.unlinked.retain(|old| old.db != db || old.key != key));
 }
 
 /// A lock carries no TTL of the server's: EXPIRE and the like do not touch a lease. A record that arrives under a name

@@ -147,7 +147,7 @@ fn give_back(ctx: Ctx) {
 /// In a cluster: nobody redirects a client that waits here for a key whose slot has moved. It is told to ask again.
 fn check_slot(ctx: Ctx, place: &Place) {
     ctx.select_db(place.db);
-    let probe = ctx.run_own(c"Ec", c"EXISTS", &[&place.key]);
+    let probe = ctx.run_own(c"E", c"EXISTS", &[&place.key]);
     if probe.error().is_some_and(|line| owned_elsewhere(&line)) {
         waiters::lose_key(place.db, &place.key);
     }

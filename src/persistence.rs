@@ -3,6 +3,7 @@
 //! Whatever is read may come from an attacker (RESTORE): it is decoded totally, and refused whole.
 
 use std::ffi::{c_char, c_int, c_void};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use lockfence_core::codec::{self, Corrupt, Log, Marks};
 use lockfence_core::event::Event;
@@ -67,9 +68,20 @@ pub(crate) unsafe extern "C" fn rewrite_lock(
     guard(|| unsafe {
         let lock = (*value.cast::<LockRecord>()).lock.clone();
         let mut log = Log::default();
+        if first_of_this_rewrite() {
+            log.push_floor(state::with(|state| state.issuer.floor()));
+        }
         log.push(&Event::Snapshot(lock), clock::now());
         emit(io, key, &log);
     });
+}
+
+/// A rewritten AOF without an RDB preamble has no aux part: its first lock carries the floor. Each rewrite runs in a
+/// process of its own.
+fn first_of_this_rewrite() -> bool {
+    static REWRITER: AtomicU32 = AtomicU32::new(0);
+    let this = std::process::id();
+    REWRITER.swap(this, Ordering::Relaxed) != this
 }
 
 pub(crate) unsafe extern "C" fn rewrite_fence(

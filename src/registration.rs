@@ -1,6 +1,6 @@
 //! The commands: names, flags, keys, categories.
 
-use std::ffi::{CStr, c_int};
+use std::ffi::{CStr, CString, c_int};
 
 use redis_module::raw;
 
@@ -23,8 +23,8 @@ struct Command {
     keys: &'static [KeySpec],
     summary: &'static CStr,
     complexity: &'static CStr,
-    /// Named in the `lockfence` ACL category.
-    public: bool,
+    /// ACL categories, beside `@lockfence`.
+    categories: &'static str,
 }
 
 /// Makes the C entry of a command out of its body.
@@ -64,7 +64,7 @@ fn table() -> Vec<Command> {
             keys: CHANGES_LOCK,
             summary: c"Takes a lock for a time, or waits for it in turn. Returns a fencing token.",
             complexity: c"O(log(N)) with N waiting clients",
-            public: true,
+            categories: "write blocking slow",
         },
         Command {
             name: c"lock.release",
@@ -74,7 +74,7 @@ fn table() -> Vec<Command> {
             keys: CHANGES_LOCK,
             summary: c"Ends the lease of a holder and grants the lock to the next in the queue.",
             complexity: c"O(log(N)) with N waiting clients",
-            public: true,
+            categories: "write fast",
         },
         Command {
             name: c"lock.extend",
@@ -84,7 +84,7 @@ fn table() -> Vec<Command> {
             keys: CHANGES_LOCK,
             summary: c"Lets the lease of a holder end at another time, counted from now.",
             complexity: c"O(1)",
-            public: true,
+            categories: "write fast",
         },
         Command {
             name: c"lock.info",
@@ -94,7 +94,7 @@ fn table() -> Vec<Command> {
             keys: READS_LOCK,
             summary: c"Tells who holds a lock, until when, and who waits for it.",
             complexity: c"O(N) with N holders and waiters listed",
-            public: true,
+            categories: "read slow",
         },
         Command {
             name: c"lock.break",
@@ -104,7 +104,7 @@ fn table() -> Vec<Command> {
             keys: CHANGES_LOCK,
             summary: c"Ends all leases of a lock and fences their holders at once.",
             complexity: c"O(N) with N holders",
-            public: true,
+            categories: "write admin dangerous slow",
         },
     ];
     table.extend(fence_commands());
@@ -116,8 +116,8 @@ fn fence_commands() -> Vec<Command> {
     vec![
         Command {
             name: c"fence.write",
-            entry: entry!(commands::write),
-            flags: c"write deny-oom",
+            entry: entry!(write_or_keys),
+            flags: c"write deny-oom getkeys-api",
             arity: -5,
             keys: &[
                 KeySpec { position: 1, flags: READ_AND_CHANGE },
@@ -125,7 +125,7 @@ fn fence_commands() -> Vec<Command> {
             ],
             summary: c"SET, refused when the token is stale.",
             complexity: c"O(1)",
-            public: true,
+            categories: "write slow",
         },
         Command {
             name: c"fence.call",
@@ -135,7 +135,7 @@ fn fence_commands() -> Vec<Command> {
             keys: &[KeySpec { position: 1, flags: READ_AND_CHANGE | MORE_KEYS }],
             summary: c"Runs a data command, refused when the token is stale.",
             complexity: c"That of the command it runs",
-            public: true,
+            categories: "write slow",
         },
         Command {
             name: c"fence.check",
@@ -145,7 +145,7 @@ fn fence_commands() -> Vec<Command> {
             keys: READS_LOCK,
             summary: c"Tells whether a token is still good, and changes nothing.",
             complexity: c"O(1)",
-            public: true,
+            categories: "read fast",
         },
         Command {
             name: c"fence.advance",
@@ -155,7 +155,7 @@ fn fence_commands() -> Vec<Command> {
             keys: CHANGES_LOCK,
             summary: c"Makes a fence, or raises it, by a token that was issued elsewhere.",
             complexity: c"O(1)",
-            public: true,
+            categories: "write fast",
         },
     ]
 }
@@ -169,7 +169,7 @@ fn internal_commands() -> Vec<Command> {
         keys: CHANGES_LOCK,
         summary,
         complexity: c"O(1)",
-        public: false,
+        categories: "write admin dangerous",
     };
     vec![
         internal(
@@ -187,6 +187,16 @@ fn internal_commands() -> Vec<Command> {
         #[cfg(feature = "test-panic")]
         internal(c"lockfence.panic", entry!(panic_now), 2, c"Test build only: panics."),
     ]
+}
+
+// The server routes by the first range of keys alone; it asks these two commands for all of them.
+
+fn write_or_keys(call: &Call<'_>) -> Result<(), crate::reply::Failure> {
+    if call.ctx.asks_for_keys() {
+        commands::write_keys(call);
+        return Ok(());
+    }
+    commands::write(call)
 }
 
 fn call_or_keys(call: &Call<'_>) -> Result<(), crate::reply::Failure> {
@@ -213,10 +223,6 @@ pub(crate) fn register(ctx: Ctx) -> Result<(), String> {
 }
 
 fn register_one(ctx: Ctx, command: &Command, category: bool) -> Result<(), ()> {
-    let last = command.keys.last().map_or(0, |key| key.position);
-    let step = if command.keys.len() > 1 { 2 } else { 1 };
-    let getkeys = command.flags.to_bytes().ends_with(b"getkeys-api");
-    let (first, last, step) = if getkeys { (1, 1, 1) } else { (1, last, step) };
     // SAFETY: all strings are static and the server copies what it keeps.
     unsafe {
         let status = api!(RedisModule_CreateCommand(
@@ -224,9 +230,9 @@ fn register_one(ctx: Ctx, command: &Command, category: bool) -> Result<(), ()> {
             command.name.as_ptr(),
             command.entry,
             command.flags.as_ptr(),
-            first,
-            last,
-            step,
+            1,
+            1,
+            1,
         ));
         if status != raw::REDISMODULE_OK as c_int {
             return Err(());
@@ -235,9 +241,12 @@ fn register_one(ctx: Ctx, command: &Command, category: bool) -> Result<(), ()> {
         if handle.is_null() || set_info(handle, command) != raw::REDISMODULE_OK as c_int {
             return Err(());
         }
-        if let (true, true, Some(set)) = (category, command.public, raw::RedisModule_SetCommandACLCategories)
-        {
-            set(handle, c"lockfence".as_ptr());
+        if let Some(set) = raw::RedisModule_SetCommandACLCategories {
+            let own = if category { " lockfence" } else { "" };
+            let categories = CString::new(format!("{}{own}", command.categories)).unwrap_or_default();
+            if set(handle, categories.as_ptr()) != raw::REDISMODULE_OK as c_int {
+                return Err(());
+            }
         }
     }
     Ok(())

@@ -4,7 +4,6 @@
 //! the reply callback only replies. A grant whose reply reached nobody is given back ([`Delivered`]).
 
 use std::cell::Cell;
-use std::collections::HashMap;
 use std::rc::Rc;
 
 use lockfence_core::clock::Instant;
@@ -23,8 +22,8 @@ use crate::{clock, expiry};
 #[derive(Debug)]
 pub(crate) struct Delivered {
     pub(crate) db: u32,
-    pub(crate) key: Vec<u8>,
-    pub(crate) owner: Vec<u8>,
+    pub(crate) key: Rc<[u8]>,
+    pub(crate) owner: Box<[u8]>,
     pub(crate) token: u64,
     /// Whether a client has been told of it.
     pub(crate) told: Cell<bool>,
@@ -35,7 +34,7 @@ pub(crate) struct Delivered {
 pub(crate) struct Delivery {
     outcome: Outcome,
     with_info: bool,
-    key: Vec<u8>,
+    key: Rc<[u8]>,
     grant: Option<Rc<Delivered>>,
 }
 
@@ -85,22 +84,25 @@ pub(crate) fn enqueue(
 
 /// Sends answers to those who waited for `key`. They are out of the queue already.
 pub(crate) fn deliver(db: u32, key: &[u8], answers: Vec<Answer<Blocked>>) {
-    let mut grants: HashMap<u64, Rc<Delivered>> = HashMap::new();
+    let key: Rc<[u8]> = key.into();
+    // One grant may answer several requests of its owner; they come one after the other.
+    let mut last: Option<Rc<Delivered>> = None;
     for Answer { waiter, outcome, .. } in answers {
         let grant = match &outcome {
             Outcome::Granted(grant) => {
                 let token = grant.token.get();
-                let fresh = || delivered(db, key, &waiter.owner, token);
-                Some(Rc::clone(grants.entry(token).or_insert_with(fresh)))
+                let same = last.take().filter(|last| last.token == token && *last.owner == *waiter.owner);
+                last = Some(same.unwrap_or_else(|| delivered(db, &key, &waiter.owner, token)));
+                last.clone()
             }
             _ => None,
         };
-        send(&waiter, outcome, key, grant);
+        send(&waiter, outcome, &key, grant);
     }
 }
 
-fn delivered(db: u32, key: &[u8], owner: &[u8], token: u64) -> Rc<Delivered> {
-    let grant = Delivered { db, key: key.to_vec(), owner: owner.to_vec(), token, told: Cell::new(false) };
+fn delivered(db: u32, key: &Rc<[u8]>, owner: &[u8], token: u64) -> Rc<Delivered> {
+    let grant = Delivered { db, key: Rc::clone(key), owner: owner.into(), token, told: Cell::new(false) };
     let grant = Rc::new(grant);
     state::with(|state| {
         state.stats.grants = state.stats.grants.saturating_add(1);
@@ -110,8 +112,8 @@ fn delivered(db: u32, key: &[u8], owner: &[u8], token: u64) -> Rc<Delivered> {
     grant
 }
 
-fn send(waiter: &Waiter<Blocked>, outcome: Outcome, key: &[u8], grant: Option<Rc<Delivered>>) {
-    let delivery = Delivery { outcome, with_info: waiter.with_info, key: key.to_vec(), grant };
+fn send(waiter: &Waiter<Blocked>, outcome: Outcome, key: &Rc<[u8]>, grant: Option<Rc<Delivered>>) {
+    let delivery = Delivery { outcome, with_info: waiter.with_info, key: Rc::clone(key), grant };
     waiter.handle.answer(Box::new(delivery));
 }
 
@@ -119,7 +121,9 @@ fn send(waiter: &Waiter<Blocked>, outcome: Outcome, key: &[u8], grant: Option<Rc
 pub(crate) fn lose_key(db: u32, key: &[u8]) {
     let taken =
         state::with(|state| if state.room.is_empty() { Vec::new() } else { state.room.take_key(db, key) });
-    dismiss(taken, key, &Outcome::LockLost);
+    if !taken.is_empty() {
+        dismiss(taken, &key.into(), &Outcome::LockLost);
+    }
 }
 
 /// Tells all who wait in a database, or anywhere, that their locks have gone, or that this server is a replica now.
@@ -130,7 +134,7 @@ pub(crate) fn lose_all(db: Option<u32>, outcome: &Outcome) {
     }
 }
 
-fn dismiss(taken: Vec<(WaiterId, Waiter<Blocked>)>, key: &[u8], outcome: &Outcome) {
+fn dismiss(taken: Vec<(WaiterId, Waiter<Blocked>)>, key: &Rc<[u8]>, outcome: &Outcome) {
     for (_, waiter) in taken {
         state::with(|state| {
             state.waiting.remove(&waiter.handle);
@@ -181,7 +185,7 @@ fn standing_at(ctx: Ctx, place: &Place, now: Instant) -> Standing {
 pub(crate) fn told_otherwise(db: u32, key: &[u8], token: u64) {
     state::with(|state| {
         for grant in &state.in_delivery {
-            if grant.db == db && grant.key == key && grant.token == token {
+            if grant.db == db && *grant.key == *key && grant.token == token {
                 grant.told.set(true);
             }
         }

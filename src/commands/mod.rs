@@ -22,7 +22,7 @@ pub(crate) use extend::run as extend;
 pub(crate) use hand_over::{run as hand_over, run_hand_over};
 pub(crate) use info::run as info;
 pub(crate) use release::run as release;
-pub(crate) use write::run as write;
+pub(crate) use write::{keys as write_keys, run as write};
 
 use crate::clock;
 use crate::reply::Failure;

@@ -10,6 +10,13 @@ use crate::server::{Ctx, Key, Name};
 
 /// Where the data key stands in the command.
 const DATA_KEY: usize = 3;
+const DATA_KEY_POSITION: i32 = 3;
+
+/// The keys of the command, for COMMAND GETKEYS, cluster routing and ACL.
+pub(crate) fn keys(call: &Call<'_>) {
+    call.ctx.report_keeper_key();
+    call.ctx.report_data_key(DATA_KEY_POSITION);
+}
 
 pub(crate) fn run(call: &Call<'_>) -> Result<(), Failure> {
     let (token, rest) = split_fenced("fence.write", call.words, 2)?;

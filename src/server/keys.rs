@@ -10,6 +10,8 @@ use super::{Ctx, Name, api};
 const READ_AND_RAISE: u32 =
     raw::REDISMODULE_CMD_KEY_RW | raw::REDISMODULE_CMD_KEY_ACCESS | raw::REDISMODULE_CMD_KEY_UPDATE;
 
+const OVERWRITE: u32 = raw::REDISMODULE_CMD_KEY_OW | raw::REDISMODULE_CMD_KEY_UPDATE;
+
 /// Why the keys of a command cannot be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoKeys {
@@ -86,8 +88,7 @@ impl InnerKeys {
     pub(crate) fn report(&self, ctx: Ctx, offset: usize) {
         for (position, kind) in &self.0 {
             let position = c_int::try_from(position.saturating_add(offset)).unwrap_or(c_int::MAX);
-            // SAFETY: the context is that of a request for key positions.
-            unsafe { api!(RedisModule_KeyAtPosWithFlags(ctx.raw(), position, *kind)) };
+            ctx.report_key(position, kind.cast_unsigned());
         }
     }
 }
@@ -101,8 +102,17 @@ impl Ctx {
 
     /// Reports word 1 as a lock or fence that is read and may be raised.
     pub(crate) fn report_keeper_key(self) {
+        self.report_key(1, READ_AND_RAISE);
+    }
+
+    /// Reports a word as a key that is overwritten.
+    pub(crate) fn report_data_key(self, position: c_int) {
+        self.report_key(position, OVERWRITE);
+    }
+
+    fn report_key(self, position: c_int, flags: u32) {
         // SAFETY: the context is that of a request for key positions.
-        unsafe { api!(RedisModule_KeyAtPosWithFlags(self.raw(), 1, READ_AND_RAISE.cast_signed())) };
+        unsafe { api!(RedisModule_KeyAtPosWithFlags(self.raw(), position, flags.cast_signed())) };
     }
 
     /// Whether the user of this context may read `key`.
