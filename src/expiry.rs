@@ -7,6 +7,7 @@
 use std::rc::Rc;
 
 use lockfence_core::clock::Instant;
+use lockfence_core::planted::{self, Bug};
 use lockfence_core::queue::Outcome;
 use lockfence_core::room::Place;
 use lockfence_core::wheel::Due;
@@ -40,7 +41,7 @@ pub(crate) fn arm(ctx: Ctx, now: Instant) {
 
 fn set(ctx: Ctx, now: Instant, not_before: Instant) {
     state::with(|state| {
-        if state.replica {
+        if state.replica && !planted::is(Bug::ReplicaExpires) {
             return;
         }
         let returns = (!state.returns.is_empty()).then_some(now);
@@ -96,6 +97,7 @@ fn tick(ctx: Ctx) {
     let loading =
         flags & (raw::REDISMODULE_CTX_FLAGS_LOADING | raw::REDISMODULE_CTX_FLAGS_ASYNC_LOADING) != 0;
     state::with(|state| state.replica = !primary);
+    let primary = primary || planted::is(Bug::ReplicaExpires);
     let may_write = primary && !loading && !avoid_replica_traffic();
     if may_write {
         give_back(ctx);

@@ -71,6 +71,7 @@ fn load(ctx: Ctx, words: &[&[u8]]) -> Result<(), String> {
         let server = server_version();
         return Err(format!("it needs Redis 7.0 or Valkey 7.2 or later, this is {server} (no {function})"));
     }
+    plant();
     let arguments = config::parse_arguments(words)?;
     state::with(|state| state.config = arguments.clone());
     let kinds = key_type::register(ctx).ok_or("the data types lockfence and fencemark are refused")?;
@@ -88,6 +89,16 @@ fn load(ctx: Ctx, words: &[&[u8]]) -> Result<(), String> {
     start(ctx);
     Ok(())
 }
+
+/// Test build only: plants the bug that the environment names by its number.
+#[cfg(feature = "test-panic")]
+fn plant() {
+    let number = std::env::var("LOCKFENCE_PLANTED").ok().and_then(|number| number.parse().ok());
+    lockfence_core::planted::plant_number(number.unwrap_or(0));
+}
+
+#[cfg(not(feature = "test-panic"))]
+const fn plant() {}
 
 fn start(ctx: Ctx) {
     let now = clock::now();

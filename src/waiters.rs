@@ -7,6 +7,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use lockfence_core::clock::Instant;
+use lockfence_core::planted::{self, Bug};
 use lockfence_core::queue::{Answer, Outcome, Standing, Waiter, WaiterId};
 use lockfence_core::request::{Acquire, Wait};
 use lockfence_core::room::{Capacity, Place};
@@ -121,7 +122,7 @@ fn send(waiter: &Waiter<Blocked>, outcome: Outcome, key: &Rc<[u8]>, grant: Optio
 pub(crate) fn lose_key(db: u32, key: &[u8]) {
     let taken =
         state::with(|state| if state.room.is_empty() { Vec::new() } else { state.room.take_key(db, key) });
-    if !taken.is_empty() {
+    if !taken.is_empty() && !planted::is(Bug::LostKeyUntold) {
         dismiss(taken, &key.into(), &Outcome::LockLost);
     }
 }

@@ -36,6 +36,12 @@ pub enum Bug {
     FloorNotRaised = 11,
     /// An effect or record carries what is left of the lease, not its end.
     RelativeLease = 12,
+    /// In the module: what the timer does is not replicated.
+    TimerUnreplicated = 13,
+    /// In the module: a replica drops idle records by itself.
+    ReplicaExpires = 14,
+    /// In the module: those who wait for a lock are not told that its key has gone.
+    LostKeyUntold = 15,
 }
 
 #[cfg(feature = "planted")]
@@ -54,18 +60,21 @@ mod switch {
         PLANTED.store(number, Ordering::SeqCst);
     }
 
-    pub(crate) fn is(bug: super::Bug) -> bool {
+    /// Whether `bug` is planted.
+    pub fn is(bug: super::Bug) -> bool {
         PLANTED.load(Ordering::SeqCst) == bug as u32
     }
 }
 
 #[cfg(not(feature = "planted"))]
 mod switch {
-    pub(crate) const fn is(_bug: super::Bug) -> bool {
+    /// Whether `bug` is planted: never in this build.
+    #[must_use]
+    pub const fn is(_bug: super::Bug) -> bool {
         false
     }
 }
 
-pub(crate) use switch::is;
+pub use switch::is;
 #[cfg(feature = "planted")]
 pub use switch::{plant, plant_number};

@@ -51,8 +51,8 @@ impl<H: Clone> Turn<'_, H> {
     /// # Errors
     /// Refusals of the request; then nothing was done for it.
     pub fn acquire(&mut self, request: &Acquire<'_>) -> Result<Acquired, Refusal> {
-        self.issuer.admit(request.min_token, self.lock.counter(), self.now)?;
         self.serve_queue();
+        self.issuer.admit(request.min_token, self.lock.counter(), self.now)?;
         if let Some(holder) = self.lock.live_holder(request.owner.bytes(), self.now.mono) {
             let (token, lease) = (holder.token, holder.lease);
             if !self.lock.mode().same_kind(request.mode) {
@@ -95,8 +95,8 @@ impl<H: Clone> Turn<'_, H> {
     /// # Errors
     /// A MINTOKEN that is too far ahead; [`Refusal::Exhausted`] when there is no higher token.
     pub fn extend(&mut self, owner: Owner<'_>, ttl: Ttl, min: Option<Token>) -> Result<bool, Refusal> {
-        self.issuer.admit(min, self.lock.counter(), self.now)?;
         self.serve_queue();
+        self.issuer.admit(min, self.lock.counter(), self.now)?;
         let mut holder = self.lock.live_holder(owner.bytes(), self.now.mono);
         if holder.is_none() && planted::is(Bug::ExtendRevives) {
             holder = self.lock.holders().iter().find(|holder| *holder.owner == *owner.bytes());
@@ -116,13 +116,16 @@ impl<H: Clone> Turn<'_, H> {
     /// [`Refusal::Exhausted`] when there is no higher token.
     pub fn break_all(&mut self) -> Result<u64, Refusal> {
         let ended = self.lock.live_count(self.now.mono);
-        if self.lock.counter() > 0 {
-            let token = self.issuer.next(self.lock, None, self.now)?;
-            self.happen(&Event::Broken { counter: token.get(), at: self.now.mono });
-            self.took(token);
-        }
+        let broken = if self.lock.counter() > 0 { self.end_all() } else { Ok(()) };
         self.serve_queue();
-        Ok(ended)
+        broken.map(|()| ended)
+    }
+
+    fn end_all(&mut self) -> Result<(), Refusal> {
+        let token = self.issuer.next(self.lock, None, self.now)?;
+        self.happen(&Event::Broken { counter: token.get(), at: self.now.mono });
+        self.took(token);
+        Ok(())
     }
 
     /// Grants the lock to those at the head of the queue, as long as they fit. Called by every command, and by the
