@@ -210,13 +210,16 @@ fn settle_key(ctx: Ctx, event: &[u8], name: Name<'_>) {
         return;
     }
     let Slot::Lock(record) = key.slot() else { return };
+    let now = clock::now();
     state::with(|state| {
         let (db, bytes) = (ctx.db(), name.bytes());
-        if let Some(stood) = state.unlinked.iter().rfind(|old| old.db == db && old.key == bytes) {
-            record.lock.arrive_over(&stood.lock);
+        if let Some(stood) = state.stood(db, bytes, now.mono) {
+            record.lock.arrive_over(stood);
         }
         state.unlinked.clear();
         record.lock.mark_arrived();
-        state.file(db, bytes, record, clock::now());
+        state.file(db, bytes, record, now);
     });
+    drop(key);
+    expiry::arm(ctx, now.mono);
 }

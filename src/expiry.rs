@@ -44,7 +44,7 @@ fn set(ctx: Ctx, now: Instant, not_before: Instant) {
         if state.replica && !planted::is(Bug::ReplicaExpires) {
             return;
         }
-        let returns = (!state.returns.is_empty()).then_some(now);
+        let returns = (!state.returns.is_empty()).then_some(state.returns_from.max(now));
         let due = [state.room.next_due(), state.wheel.next_due(), returns].into_iter().flatten().min();
         let Some(due) = due else { return };
         let due = due.max(not_before).min(now.plus_ms(FARTHEST_MS));
@@ -100,7 +100,7 @@ fn tick(ctx: Ctx) {
     let primary = primary || planted::is(Bug::ReplicaExpires);
     let may_write = primary && !loading && !avoid_replica_traffic();
     if may_write {
-        give_back(ctx);
+        give_back(ctx, now);
         for place in state::with(|state| state.room.overdue_locks(now, LOCKS_AT_ONCE)) {
             hand_over(ctx, &place, now);
         }
@@ -123,7 +123,7 @@ fn tick(ctx: Ctx) {
 fn hand_over(ctx: Ctx, place: &Place, now: Instant) {
     ctx.select_db(place.db);
     let Err(error) = commands::run_hand_over(ctx, &place.key, None) else { return };
-    if owned_elsewhere(&error.0) {
+    if is_lost(&error.0) {
         waiters::lose_key(place.db, &place.key);
         return;
     }
@@ -131,7 +131,10 @@ fn hand_over(ctx: Ctx, place: &Place, now: Instant) {
 }
 
 /// Gives back leases whose reply has reached nobody.
-fn give_back(ctx: Ctx) {
+fn give_back(ctx: Ctx, now: Instant) {
+    if now < state::with(|state| state.returns_from) {
+        return;
+    }
     let mut refused: Vec<Rc<Delivered>> = Vec::new();
     for grant in state::with(|state| std::mem::take(&mut state.returns)) {
         if grant.told.get() {
@@ -139,25 +142,31 @@ fn give_back(ctx: Ctx) {
         }
         ctx.select_db(grant.db);
         let given_back = commands::run_hand_over(ctx, &grant.key, Some((&grant.owner, grant.token)));
-        if given_back.is_err_and(|error| !owned_elsewhere(&error.0)) {
+        if given_back.is_err_and(|error| !is_lost(&error.0)) {
             refused.push(grant);
         }
     }
-    state::with(|state| state.returns.append(&mut refused));
+    if !refused.is_empty() {
+        state::with(|state| {
+            state.returns_from = now.plus_ms(REFUSED_MS);
+            state.returns.append(&mut refused);
+        });
+    }
 }
 
 /// In a cluster: nobody redirects a client that waits here for a key whose slot has moved. It is told to ask again.
 fn check_slot(ctx: Ctx, place: &Place) {
     ctx.select_db(place.db);
     let probe = ctx.run_own(c"E", c"EXISTS", &[&place.key]);
-    if probe.error().is_some_and(|line| owned_elsewhere(&line)) {
+    if probe.error().is_some_and(|line| is_lost(&line)) {
         waiters::lose_key(place.db, &place.key);
     }
 }
 
-/// The server's words for a key of a slot that is not its own, or of a cluster that is down.
-fn owned_elsewhere(line: &str) -> bool {
-    line.contains("non local key") || line.contains("cluster is down")
+/// Whether there is nothing to serve any more: the server's words for a key of a slot that is not its own, or of a
+/// cluster that is down; or data stands there now.
+fn is_lost(line: &str) -> bool {
+    line.contains("non local key") || line.contains("cluster is down") || line.starts_with("WRONGTYPE")
 }
 
 /// Looks at the next record that may be idle, and drops it if it is. `false` when none is due.

@@ -13,7 +13,7 @@ use redis_module::raw;
 use crate::boundary::guard;
 use crate::server::{Ctx, Kinds, Name, api};
 use crate::state::{self, Unlinked};
-use crate::{persistence, waiters};
+use crate::{clock, persistence, waiters};
 
 /// The name of the data type of a lock, nine characters as the server wants it.
 const LOCK_TYPE: &std::ffi::CStr = c"lockfence";
@@ -99,7 +99,8 @@ unsafe extern "C" fn unlink_lock(ctx: *mut raw::RedisModuleKeyOptCtx, value: *co
         let record = &*value.cast::<LockRecord>();
         let key = name.bytes();
         waiters::lose_key(db, key);
-        let unlinked = Unlinked { db, key: key.to_vec(), lock: record.lock.clone() };
+        let at = clock::now().mono;
+        let unlinked = Unlinked { at, db, key: key.to_vec(), lock: record.lock.clone() };
         state::with(|state| state.remember_unlinked(unlinked));
     });
 }

@@ -242,7 +242,8 @@ fn register_one(ctx: Ctx, command: &Command, category: bool) -> Result<(), ()> {
             return Err(());
         }
         if let Some(set) = raw::RedisModule_SetCommandACLCategories {
-            let own = if category { " lockfence" } else { "" };
+            let public = !command.name.to_bytes().starts_with(b"lockfence.");
+            let own = if category && public { " lockfence" } else { "" };
             let categories = CString::new(format!("{}{own}", command.categories)).unwrap_or_default();
             if set(handle, categories.as_ptr()) != raw::REDISMODULE_OK as c_int {
                 return Err(());

@@ -26,6 +26,9 @@ use crate::waiters::Delivered;
 const LOOK_AGAIN_US: u64 = 60_000_000;
 /// And never sooner than this, so that one that cannot be dropped yet does not keep the timer busy: 100 ms, in µs.
 const LOOK_SOONEST_US: u64 = 100_000;
+/// What was deleted longer ago than this was deleted by another command: 100 ms, in µs. (Most of those are told apart
+/// by their keyspace events; a lock that data was written over is not.)
+const SAME_COMMAND_US: u64 = 100_000;
 /// How many deleted locks are remembered, for a record that arrives in their place in the same command. RENAME
 /// deletes two keys.
 const UNLINKED_KEPT: usize = 2;
@@ -45,6 +48,7 @@ pub(crate) struct Stats {
 /// A lock that was deleted a moment ago.
 #[derive(Debug)]
 pub(crate) struct Unlinked {
+    pub(crate) at: Instant,
     pub(crate) db: u32,
     pub(crate) key: Vec<u8>,
     pub(crate) lock: Lock,
@@ -62,6 +66,8 @@ pub(crate) struct State {
     pub(crate) in_delivery: Vec<Rc<Delivered>>,
     /// Grants that nobody has received: to be given back.
     pub(crate) returns: Vec<Rc<Delivered>>,
+    /// When that is tried again, after the server has refused it.
+    pub(crate) returns_from: Instant,
     pub(crate) wheel: Wheel,
     /// Whether this server is a replica: from its flags at load, and from each change of role it tells. Then nothing
     /// is granted, and there is nothing to do by the timer.
@@ -104,6 +110,7 @@ static STATE: LazyLock<MainThread> = LazyLock::new(|| {
         waiting: HashMap::new(),
         in_delivery: Vec::new(),
         returns: Vec::new(),
+        returns_from: Instant::from_micros(0),
         wheel: Wheel::default(),
         replica: false,
         grants_from: Instant::from_micros(i64::MIN),
@@ -153,6 +160,12 @@ impl State {
         if self.config.quarantine_ms > 0 {
             self.grants_from = self.grants_from.max(now.mono.plus_ms(self.config.quarantine_ms));
         }
+    }
+
+    /// The lock that stood at a key until the command that is running deleted it.
+    pub(crate) fn stood(&self, db: u32, key: &[u8], now: Instant) -> Option<&Lock> {
+        let recent = |old: &&Unlinked| now.since_us(old.at) < SAME_COMMAND_US;
+        self.unlinked.iter().filter(recent).rfind(|old| old.db == db && old.key == key).map(|old| &old.lock)
     }
 
     /// Remembers a lock that is being deleted.
