@@ -11,7 +11,7 @@ use redis_module::raw;
 use crate::boundary::guard;
 use crate::clock;
 use crate::expiry;
-use crate::server::{Ctx, Key, Level, Name, Slot, api};
+use crate::server::{CommandTime, Ctx, Key, Level, Name, Slot, api};
 use crate::state;
 use crate::waiters;
 
@@ -213,7 +213,7 @@ fn settle_key(ctx: Ctx, event: &[u8], name: Name<'_>) {
     let now = clock::now();
     state::with(|state| {
         let (db, bytes) = (ctx.db(), name.bytes());
-        if let Some(stood) = state.stood(db, bytes, now.mono) {
+        if let Some(stood) = state.stood(db, bytes, CommandTime::now()) {
             record.lock.arrive_over(stood);
         }
         state.unlinked.clear();

@@ -11,9 +11,9 @@ use lockfence_core::wheel::Tick;
 use redis_module::raw;
 
 use crate::boundary::guard;
-use crate::server::{Ctx, Kinds, Name, api};
+use crate::server::{CommandTime, Ctx, Kinds, Name, api};
 use crate::state::{self, Unlinked};
-use crate::{clock, persistence, waiters};
+use crate::{persistence, waiters};
 
 /// The name of the data type of a lock, nine characters as the server wants it.
 const LOCK_TYPE: &std::ffi::CStr = c"lockfence";
@@ -99,7 +99,7 @@ unsafe extern "C" fn unlink_lock(ctx: *mut raw::RedisModuleKeyOptCtx, value: *co
         let record = &*value.cast::<LockRecord>();
         let key = name.bytes();
         waiters::lose_key(db, key);
-        let at = clock::now().mono;
+        let at = CommandTime::now();
         let unlinked = Unlinked { at, db, key: key.to_vec(), lock: record.lock.clone() };
         state::with(|state| state.remember_unlinked(unlinked));
     });

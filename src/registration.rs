@@ -8,9 +8,11 @@ use crate::boundary::{Call, run_command};
 use crate::commands;
 use crate::server::{Ctx, api};
 
-/// A key of a command: its place, and what is done with it.
+/// The keys of a command: the places of the first and the last (every second word between them is one), and what is
+/// done with them.
 struct KeySpec {
-    position: c_int,
+    first: c_int,
+    last: c_int,
     flags: u32,
 }
 
@@ -48,11 +50,12 @@ const COMMAND_INFO_VERSION: c_int = 1;
 const READ: u32 = raw::REDISMODULE_CMD_KEY_RO | raw::REDISMODULE_CMD_KEY_ACCESS;
 const READ_AND_CHANGE: u32 =
     raw::REDISMODULE_CMD_KEY_RW | raw::REDISMODULE_CMD_KEY_ACCESS | raw::REDISMODULE_CMD_KEY_UPDATE;
-const OVERWRITE: u32 = raw::REDISMODULE_CMD_KEY_OW | raw::REDISMODULE_CMD_KEY_UPDATE;
+/// The two keys are used differently: the server asks the command (`getkeys-api`).
+const ASK_FOR_FLAGS: u32 = raw::REDISMODULE_CMD_KEY_VARIABLE_FLAGS;
 const MORE_KEYS: u32 = raw::REDISMODULE_CMD_KEY_INCOMPLETE;
 
-const READS_LOCK: &[KeySpec] = &[KeySpec { position: 1, flags: READ }];
-const CHANGES_LOCK: &[KeySpec] = &[KeySpec { position: 1, flags: READ_AND_CHANGE }];
+const READS_LOCK: &[KeySpec] = &[KeySpec { first: 1, last: 1, flags: READ }];
+const CHANGES_LOCK: &[KeySpec] = &[KeySpec { first: 1, last: 1, flags: READ_AND_CHANGE }];
 
 fn table() -> Vec<Command> {
     let mut table = vec![
@@ -119,10 +122,7 @@ fn fence_commands() -> Vec<Command> {
             entry: entry!(write_or_keys),
             flags: c"write deny-oom getkeys-api",
             arity: -5,
-            keys: &[
-                KeySpec { position: 1, flags: READ_AND_CHANGE },
-                KeySpec { position: 3, flags: OVERWRITE },
-            ],
+            keys: &[KeySpec { first: 1, last: 3, flags: READ_AND_CHANGE | ASK_FOR_FLAGS }],
             summary: c"SET, refused when the token is stale.",
             complexity: c"O(1)",
             categories: "write slow",
@@ -132,7 +132,7 @@ fn fence_commands() -> Vec<Command> {
             entry: entry!(call_or_keys),
             flags: c"write getkeys-api",
             arity: -4,
-            keys: &[KeySpec { position: 1, flags: READ_AND_CHANGE | MORE_KEYS }],
+            keys: &[KeySpec { first: 1, last: 1, flags: READ_AND_CHANGE | MORE_KEYS }],
             summary: c"Runs a data command, refused when the token is stale.",
             complexity: c"That of the command it runs",
             categories: "write slow",
@@ -289,10 +289,10 @@ fn key_spec(key: &KeySpec) -> raw::RedisModuleCommandKeySpec {
     let mut spec: raw::RedisModuleCommandKeySpec = unsafe { std::mem::zeroed() };
     spec.flags = u64::from(key.flags);
     spec.begin_search_type = raw::RedisModuleKeySpecBeginSearchType_REDISMODULE_KSPEC_BS_INDEX;
-    spec.bs.index.pos = key.position;
+    spec.bs.index.pos = key.first;
     spec.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_RANGE;
-    spec.fk.range.lastkey = 0;
-    spec.fk.range.keystep = 1;
+    spec.fk.range.lastkey = key.last.saturating_sub(key.first);
+    spec.fk.range.keystep = if key.last > key.first { 2 } else { 1 };
     spec.fk.range.limit = 0;
     spec
 }

@@ -19,16 +19,14 @@ use lockfence_core::wheel::Wheel;
 use crate::commands::InnerVerdict;
 use crate::config::Config;
 use crate::key_type::LockRecord;
-use crate::server::{Blocked, Timer};
+use crate::server::{Blocked, CommandTime, Timer};
 use crate::waiters::Delivered;
 
 /// A record is looked at again after this long at the latest, however long its lease is: 60 s, in µs.
 const LOOK_AGAIN_US: u64 = 60_000_000;
 /// And never sooner than this, so that one that cannot be dropped yet does not keep the timer busy: 100 ms, in µs.
 const LOOK_SOONEST_US: u64 = 100_000;
-/// What was deleted longer ago than this was deleted by another command: 100 ms, in µs. (Most of those are told apart
-/// by their keyspace events; a lock that data was written over is not.)
-const SAME_COMMAND_US: u64 = 100_000;
+
 /// How many deleted locks are remembered, for a record that arrives in their place in the same command. RENAME
 /// deletes two keys.
 const UNLINKED_KEPT: usize = 2;
@@ -48,7 +46,7 @@ pub(crate) struct Stats {
 /// A lock that was deleted a moment ago.
 #[derive(Debug)]
 pub(crate) struct Unlinked {
-    pub(crate) at: Instant,
+    pub(crate) at: CommandTime,
     pub(crate) db: u32,
     pub(crate) key: Vec<u8>,
     pub(crate) lock: Lock,
@@ -163,9 +161,13 @@ impl State {
     }
 
     /// The lock that stood at a key until the command that is running deleted it.
-    pub(crate) fn stood(&self, db: u32, key: &[u8], now: Instant) -> Option<&Lock> {
-        let recent = |old: &&Unlinked| now.since_us(old.at) < SAME_COMMAND_US;
-        self.unlinked.iter().filter(recent).rfind(|old| old.db == db && old.key == key).map(|old| &old.lock)
+    pub(crate) fn stood(&self, db: u32, key: &[u8], now: CommandTime) -> Option<&Lock> {
+        let same_command = |old: &&Unlinked| old.at.same_command(now);
+        self.unlinked
+            .iter()
+            .filter(same_command)
+            .rfind(|old| old.db == db && old.key == key)
+            .map(|old| &old.lock)
     }
 
     /// Remembers a lock that is being deleted.

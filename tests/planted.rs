@@ -16,7 +16,9 @@ use std::time::Duration;
 
 use durable::{PATIENCE, acquire, high_and_floor, look, ttl_ms};
 use lockfence_core::planted::Bug;
-use lockfence_testkit::{Server, ServerBuilder, ServerKind, cmd, send, server_tests, wait_until};
+use lockfence_testkit::{
+    Direction, Proxy, Server, ServerBuilder, ServerKind, cmd, send, server_tests, wait_until,
+};
 
 /// What a scenario found: nothing, or what is wrong.
 type Found = Result<(), String>;
@@ -81,28 +83,38 @@ fn lease_across_restart(kind: ServerKind, bug: Bug) -> Found {
     let server = with_bug(kind, bug).arg("appendonly", "yes").arg("appendfsync", "always").start();
     let mut conn = server.connect();
     acquire(&mut conn, "lock", "owner", 20_000);
-    wait_until("a second of the lease is over", PATIENCE, || ttl_ms(&mut conn, "lock"), |left| *left < 19_000);
+    wait_until(
+        "a second of the lease is over",
+        PATIENCE,
+        || ttl_ms(&mut conn, "lock"),
+        |left| *left < 19_000,
+    );
     server.kill9();
     server.restart();
     let left = ttl_ms(&mut server.connect(), "lock");
-    if left < 19_000 { Ok(()) } else { Err(format!("{left} ms are left of a lease of which at most 19,000 were")) }
+    if left < 19_000 {
+        Ok(())
+    } else {
+        Err(format!("{left} ms are left of a lease of which at most 19,000 were"))
+    }
 }
 
 /// G1 across a promotion that lost the last writes: the floor is above them.
 fn lost_tail(kind: ServerKind, bug: Bug) -> Found {
     let (primary, replica) = (Server::start(kind), with_bug(kind, bug).start());
-    replica.replicate_from(&primary);
+    let link = Proxy::to(&primary);
+    cmd!(replica.connect(), "REPLICAOF", "127.0.0.1", link.port()).ok();
     let mut conn = primary.connect();
     acquire(&mut conn, "lock", "seen", 600_000);
     replica.wait_in_sync(&primary);
-    replica.pause();
+    link.hold(Direction::ToClient);
     let mut last = 0;
     for n in 0..100 {
         cmd!(conn, "DEL", "lock").no_err();
         last = acquire(&mut conn, "lock", &format!("lost{n}"), 600_000);
     }
+    link.cut();
     primary.kill9();
-    replica.resume();
     replica.promote();
     let mut conn = replica.connect();
     cmd!(conn, "DEL", "lock").no_err();
@@ -114,6 +126,8 @@ fn high_by_effects(kind: ServerKind, bug: Bug) -> Found {
     let dense = |builder: ServerBuilder| builder.module_args(["tokens", "dense"]).start();
     let (primary, replica) = (dense(Server::builder(kind)), dense(with_bug(kind, bug)));
     replica.replicate_from(&primary);
+    // What comes before the first sync would come in its file.
+    replica.wait_in_sync(&primary);
     let mut conn = primary.connect();
     let last = (0..5).map(|n| acquire(&mut conn, format!("lock{n}"), "owner", 600_000)).max().unwrap();
     replica.wait_in_sync(&primary);

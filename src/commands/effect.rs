@@ -12,7 +12,7 @@ use crate::boundary::Call;
 use crate::key_type::{FenceRecord, LockRecord};
 use crate::reply::Failure;
 use crate::server::{Key, Slot};
-use crate::{clock, state};
+use crate::{clock, expiry, state};
 
 /// The replication link, the AOF, and the server's own slot migration. Nobody else may say what happened.
 const TRUSTED: u32 = raw::REDISMODULE_CTX_FLAGS_REPLICATED
@@ -40,6 +40,8 @@ pub(crate) fn run(call: &Call<'_>) -> Result<(), Failure> {
     call.ctx.signal_modified(key.name());
     drop(key);
     call.ctx.replicate_verbatim();
+    // On a primary: a slot that arrives brings records that may be idle.
+    expiry::arm(call.ctx, now.mono);
     call.ctx.reply_ok();
     Ok(())
 }

@@ -8,6 +8,7 @@
 
 mod blocked;
 mod call;
+mod command_time;
 mod context;
 mod key;
 mod keys;
@@ -16,6 +17,7 @@ mod timer;
 
 pub(crate) use blocked::{Blocked, Callbacks, delivery, handle_of};
 pub(crate) use call::CallError;
+pub(crate) use command_time::CommandTime;
 pub(crate) use context::{Ctx, Level, Name, Text, avoid_replica_traffic, log_without_context};
 pub(crate) use key::{Key, Kinds, Slot, set_kinds};
 pub(crate) use keys::InnerKeys;
