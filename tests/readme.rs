@@ -1,0 +1,261 @@
+//! The README against real servers: its redis-cli sessions, its shell example, its settings, and how to load the module.
+//!
+//! A ```console block is a session of several people, in the order of the page: `alice> COMMAND` with the reply below
+//! it, as redis-cli prints it. A command without a reply waits; `alice< …` is the reply when it arrives.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    reason = "tests"
+)]
+
+use std::collections::BTreeMap;
+use std::process::Command;
+use std::time::Duration;
+
+use lockfence_testkit::{Conn, Reply, Server, ServerKind, cmd, redis_cli, server_tests};
+
+const README: &str = include_str!("../README.md");
+const SOON: Duration = Duration::from_secs(20);
+/// Numbers of so many digits are tokens: those of a real server stand in their place.
+const TOKEN_DIGITS: usize = 16;
+
+server_tests! {
+    /// Every session in the README gives the replies that the README shows, but for tokens and times.
+    fn sessions_are_as_shown(kind: ServerKind) {
+        let server = Server::start(kind);
+        let mut session = Session { server: &server, people: BTreeMap::new(), tokens: BTreeMap::new(), waiting: 0 };
+        let mut steps = 0;
+        for step in blocks("console").iter().flat_map(|block| steps_of(block)) {
+            session.take(&step);
+            steps += 1;
+        }
+        assert!(steps > 40, "only {steps} steps found: is the README still written in sessions?");
+        assert_eq!(session.waiting, 0, "a command's reply is never shown");
+        assert!(session.tokens.len() > 5, "tokens are not recognised: {:?}", session.tokens);
+    }
+
+    /// The shell example runs as it stands and prints what its comments say.
+    fn the_shell_example_runs(kind: ServerKind) {
+        let server = Server::start(kind);
+        let cli = redis_cli().expect("redis-cli");
+        for block in blocks("sh") {
+            let setup = format!(r#"redis-cli() {{ "{}" -p {} "$@"; }}"#, cli.display(), server.port());
+            let script = format!("set -euo pipefail\n{setup}\n{}", block.join("\n"));
+            let output = Command::new("bash").arg("-c").arg(&script).output().unwrap();
+            let printed = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success(), "{script}\n{printed}\n{}", String::from_utf8_lossy(&output.stderr));
+            let expected: Vec<&str> = block.iter().filter_map(|line| line.strip_prefix("# => ")).collect();
+            assert!(!expected.is_empty());
+            assert_eq!(printed.lines().collect::<Vec<_>>(), expected, "{script}");
+        }
+    }
+
+    /// The table of settings: all of them, with their defaults and ranges.
+    fn settings_are_as_listed(kind: ServerKind) {
+        let server = Server::start(kind);
+        let mut conn = server.connect();
+        let rows = settings();
+        let reply = cmd!(conn, "CONFIG", "GET", "lockfence.*");
+        let real: BTreeMap<String, String> =
+            reply.fields().into_iter().map(|(name, value)| (name.text(), value.text())).collect();
+        let listed: BTreeMap<String, String> =
+            rows.iter().map(|row| (row.name.clone(), row.default.clone())).collect();
+        assert_eq!(listed, real);
+        for row in rows.iter().filter(|row| row.name != "lockfence.tokens") {
+            let (min, max) = row.range.split_once(" … ").expect("a range");
+            let beyond = max.parse::<u64>().unwrap() + 1;
+            cmd!(conn, "CONFIG", "SET", row.name, min).ok();
+            cmd!(conn, "CONFIG", "SET", row.name, max).ok();
+            assert!(cmd!(conn, "CONFIG", "SET", row.name, beyond).is_err(), "{} takes {beyond}", row.name);
+            let below = min.parse::<i64>().unwrap() - 1;
+            assert!(cmd!(conn, "CONFIG", "SET", row.name, below).is_err(), "{} takes {below}", row.name);
+        }
+        assert!(cmd!(conn, "CONFIG", "SET", "lockfence.tokens", "dense").is_err(), "set at start only");
+    }
+
+    /// MODULE LOAD into a running server needs enable-module-command, given at its start; then the module works.
+    fn loads_into_a_running_server(kind: ServerKind) {
+        let module = lockfence_testkit::module();
+        let module = module.to_str().unwrap();
+        let closed = Server::builder(kind).without_module().arg("enable-module-command", "no").start();
+        let mut conn = closed.connect();
+        assert!(cmd!(conn, "MODULE", "LOAD", module).is_err());
+        assert!(cmd!(conn, "CONFIG", "SET", "enable-module-command", "local").is_err());
+        let open = Server::builder(kind).without_module().arg("enable-module-command", "local").start();
+        let mut conn = open.connect();
+        cmd!(conn, "MODULE", "LOAD", module).ok();
+        assert!(cmd!(conn, "LOCK.ACQUIRE", "lock", "me", 1000).token() > 0);
+    }
+}
+
+/// The lines of each fenced block of one language.
+fn blocks(language: &str) -> Vec<Vec<&'static str>> {
+    let mut found = Vec::new();
+    let mut lines = README.lines();
+    while let Some(line) = lines.next() {
+        let Some(info) = line.strip_prefix("```") else { continue };
+        let block: Vec<&str> = lines.by_ref().take_while(|line| !line.starts_with("```")).collect();
+        if info == language {
+            found.push(block);
+        }
+    }
+    assert!(!found.is_empty(), "the README has no ```{language} block");
+    found
+}
+
+struct Setting {
+    name: String,
+    default: String,
+    range: String,
+}
+
+fn settings() -> Vec<Setting> {
+    let row = |line: &str| {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        let name = cells.get(1)?.strip_prefix("`lockfence.")?.strip_suffix('`')?;
+        Some(Setting {
+            name: format!("lockfence.{name}"),
+            default: cells[2].to_owned(),
+            range: cells[3].to_owned(),
+        })
+    };
+    README.lines().filter_map(row).collect()
+}
+
+struct Step {
+    who: String,
+    /// `None`: the reply of an earlier command arrives.
+    command: Option<String>,
+    reply: Vec<String>,
+}
+
+fn steps_of(block: &[&str]) -> Vec<Step> {
+    let mut steps: Vec<Step> = Vec::new();
+    for line in block {
+        let split = |mark: &str| {
+            let (who, rest) = line.split_once(mark)?;
+            who.bytes().all(|byte| byte.is_ascii_lowercase()).then(|| (who.to_owned(), rest.to_owned()))
+        };
+        if let Some((who, command)) = split("> ") {
+            steps.push(Step { who, command: Some(command), reply: Vec::new() });
+        } else if let Some((who, reply)) = split("< ") {
+            steps.push(Step { who, command: None, reply: vec![reply] });
+        } else {
+            steps.last_mut().expect("a block begins with a command").reply.push((*line).to_owned());
+        }
+    }
+    steps
+}
+
+struct Session<'a> {
+    server: &'a Server,
+    people: BTreeMap<String, Conn>,
+    /// The README's tokens, and the server's.
+    tokens: BTreeMap<String, String>,
+    waiting: u64,
+}
+
+impl Session<'_> {
+    fn take(&mut self, step: &Step) {
+        let server = self.server;
+        let conn = self.people.entry(step.who.clone()).or_insert_with(|| server.connect());
+        let Some(command) = &step.command else {
+            let reply = conn.recv(SOON);
+            self.waiting -= 1;
+            self.compare(&step.who, &step.reply, &reply);
+            return;
+        };
+        let words: Vec<String> = words_of(command).iter().map(|word| put(&self.tokens, word)).collect();
+        if step.reply.is_empty() {
+            conn.send(&words);
+            self.waiting += 1;
+            server.wait_blocked_clients(self.waiting);
+            return;
+        }
+        let reply = conn.cmd(&words);
+        self.compare(command, &step.reply, &reply);
+    }
+
+    fn compare(&mut self, command: &str, shown: &[String], reply: &Reply) {
+        let real = render(reply, "");
+        let real: Vec<&str> = real.lines().collect();
+        let both = || format!("{command}\nREADME:\n{}\nserver:\n{}", shown.join("\n"), real.join("\n"));
+        assert_eq!(shown.len(), real.len(), "{}", both());
+        let mut field = "";
+        for (line, real) in shown.iter().zip(&real) {
+            assert!(self.alike(line, real, field), "{line:?} is {real:?} in\n{}", both());
+            field = real.rsplit_once(") ").map_or("", |(_, value)| value);
+        }
+    }
+
+    /// Whether a line is as shown: equal, but for tokens, times, and what follows `…`.
+    fn alike(&mut self, line: &str, real: &str, field: &str) -> bool {
+        let known = put(&self.tokens, line);
+        if known == real {
+            return true;
+        }
+        if let Some(start) = line.strip_suffix('…') {
+            return real.starts_with(start);
+        }
+        let number = |line: &str| {
+            let (before, number) = line.rsplit_once("(integer) ")?;
+            number.parse::<u64>().ok().map(|_| (before.to_owned(), number.to_owned()))
+        };
+        let (Some((before, shown)), Some((real_before, real))) = (number(line), number(real)) else {
+            return false;
+        };
+        if before != real_before {
+            return false;
+        }
+        if shown.len() == TOKEN_DIGITS && real.len() == TOKEN_DIGITS {
+            let fresh =
+                !self.tokens.contains_key(&shown) && !self.tokens.values().any(|token| *token == real);
+            self.tokens.insert(shown, real);
+            return fresh;
+        }
+        field.ends_with("-ms\"") || field == "\"client-id\""
+    }
+}
+
+/// A command line as redis-cli splits it: at spaces, but for what stands in double quotes.
+fn words_of(command: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    for (index, part) in command.split('"').enumerate() {
+        if index % 2 == 1 {
+            words.push(part.to_owned());
+        } else {
+            words.extend(part.split_whitespace().map(str::to_owned));
+        }
+    }
+    words
+}
+
+/// The text with the server's tokens in place of the README's.
+fn put(tokens: &BTreeMap<String, String>, text: &str) -> String {
+    let put_one = |text: String, (shown, real): (&String, &String)| text.replace(shown, real);
+    tokens.iter().fold(text.to_owned(), put_one)
+}
+
+/// A reply as redis-cli prints it.
+fn render(reply: &Reply, indent: &str) -> String {
+    match reply {
+        Reply::Nil => "(nil)".to_owned(),
+        Reply::Int(number) => format!("(integer) {number}"),
+        Reply::Simple(_) => reply.text(),
+        Reply::Error(line) => format!("(error) {line}"),
+        Reply::Bulk(bytes) => format!("\"{}\"", bytes.escape_ascii()),
+        Reply::Array(items) => {
+            let width = items.len().to_string().len();
+            let deeper = format!("{indent}{}", " ".repeat(width + 2));
+            let lines = items.iter().enumerate().map(|(index, item)| {
+                let before = if index == 0 { "" } else { indent };
+                format!("{before}{:>width$}) {}", index + 1, render(item, &deeper))
+            });
+            lines.collect::<Vec<_>>().join("\n")
+        }
+        other => panic!("no reply of the README is a {other:?}"),
+    }
+}
