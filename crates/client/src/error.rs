@@ -1,0 +1,99 @@
+//! What can go wrong, and what to do about it.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::config::ConfigError;
+
+/// Why a lock was not had, or a fenced command not carried out.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Somebody else has it, and waiting was not asked for. Come back after `retry_after`, or wait for it.
+    #[error("held by {}; free in {retry_after:?} at the latest, unless it is renewed", name(.by))]
+    Held {
+        /// The holder, as it named itself.
+        by: Option<Vec<u8>>,
+        /// When its lease ends, if it is not renewed.
+        retry_after: Duration,
+    },
+    /// Somebody else had it until the time to wait was over. The work was not done.
+    #[error("not free in time; held by {}", name(.by))]
+    TimedOut {
+        /// The holder, as it named itself.
+        by: Option<Vec<u8>>,
+    },
+    /// The lock was held and is lost. Stop the work: another may have begun it.
+    #[error("lost: {0}")]
+    Lost(Lost),
+    /// A write was refused because its token is stale: somebody else has, or had, the lock since. Stop the work;
+    /// nothing was written.
+    #[error("fenced: {0}")]
+    Fenced(String),
+    /// Too few nodes answered. Whatever was won was given back; try again once they are up.
+    #[error("no quorum: {}", list(.0))]
+    NoQuorum(Vec<NodeError>),
+    /// A command was sent and its outcome is not known: it may have been carried out, or be carried out yet. Read what
+    /// is there before doing it again; with the same token that is safe.
+    #[error("sent, but the outcome is unknown: {0}")]
+    Indeterminate(String),
+    /// The server refused a command for a reason that has nothing to do with the lock. Nothing was done.
+    #[error("refused by the server: {0}")]
+    Refused(String),
+    /// The configuration cannot work. Nothing was sent.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+}
+
+/// Why a lock that was held is not held any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Lost {
+    /// Its time ran out: it was not renewed, or this program stood still for too long.
+    Expired,
+    /// It was held for as long as the options allow.
+    HeldTooLong,
+    /// Somebody else has it.
+    Taken {
+        /// The holder, as it named itself.
+        by: Vec<u8>,
+    },
+    /// The nodes no longer know it, before its time: an administrator broke it, the key was deleted, or too many nodes
+    /// came back without their data.
+    Broken,
+    /// Too few nodes answered the renewals.
+    NoQuorum(Vec<NodeError>),
+    /// This program gave it up, or its runtime is gone.
+    Released,
+}
+
+impl fmt::Display for Lost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Expired => f.write_str("its time ran out"),
+            Self::HeldTooLong => f.write_str("held for as long as allowed"),
+            Self::Taken { by } => write!(f, "taken by {}", by.escape_ascii()),
+            Self::Broken => f.write_str("broken by an administrator, deleted, or forgotten by the nodes"),
+            Self::NoQuorum(nodes) => write!(f, "too few nodes answered: {}", list(nodes)),
+            Self::Released => f.write_str("released"),
+        }
+    }
+}
+
+/// Why one node gave no answer that counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeError {
+    /// The node, by host and port.
+    pub node: String,
+    /// What happened.
+    pub cause: String,
+}
+
+fn name(owner: &Option<Vec<u8>>) -> String {
+    owner.as_ref().map_or_else(|| "somebody else".to_owned(), |owner| owner.escape_ascii().to_string())
+}
+
+fn list(nodes: &[NodeError]) -> String {
+    let each: Vec<String> = nodes.iter().map(|node| format!("{}: {}", node.node, node.cause)).collect();
+    each.join("; ")
+}

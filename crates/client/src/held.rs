@@ -1,0 +1,138 @@
+//! A lock that is held, in the program's hand.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use lockfence_core::clock::Instant;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::clock;
+use crate::error::{Error, Lost};
+use crate::fenced::Fenced;
+use crate::lockfence::Inner;
+use crate::wire::Subject;
+
+/// What the task that holds a lock and its [`Held`] share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    /// Until when it may be taken as held, on this machine's own clock; the past once it is lost.
+    pub(crate) valid_until: AtomicI64,
+    pub(crate) lost: watch::Sender<Option<Lost>>,
+}
+
+/// How a release ended. Releasing a lock that was lost is no error: it is not held, as asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Released {
+    /// It was held until now.
+    Ended,
+    /// It was not held any more.
+    NotHeld,
+    /// Too few nodes answered. It ends with its lease at the latest; this goes on in the background.
+    Unconfirmed,
+}
+
+/// A lock that is held. Renewed in the background, released when dropped.
+///
+/// The token is what a server of data can check ([`Self::fence`]): a lease alone does not keep a program that was paused
+/// from writing too late.
+pub struct Held {
+    pub(crate) inner: Arc<Inner>,
+    pub(crate) subject: Arc<Subject>,
+    pub(crate) token: u64,
+    pub(crate) shared: Arc<Shared>,
+    /// Dropping this releases the lock.
+    pub(crate) release: mpsc::Sender<oneshot::Sender<Released>>,
+}
+
+impl fmt::Debug for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Held")
+            .field("lock", &self.subject.lock.escape_ascii().to_string())
+            .field("token", &self.token)
+            .field("remaining", &self.remaining())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Held {
+    /// The lock's name.
+    #[must_use]
+    pub fn name(&self) -> &[u8] {
+        &self.subject.lock
+    }
+
+    /// The fencing token: higher than that of every grant before it.
+    #[must_use]
+    pub const fn token(&self) -> u64 {
+        self.token
+    }
+
+    /// How long it may be taken as held without another renewal; nothing once it is lost. By this machine's own clock,
+    /// suspended time included.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        clock::until(Instant::from_micros(self.shared.valid_until.load(Ordering::Acquire)))
+    }
+
+    /// Whether it may be taken as held at this moment.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        !self.remaining().is_zero()
+    }
+
+    /// Ends when the lock is lost, by the local deadline even if no node ever answers, and says why.
+    pub async fn lost(&self) -> Lost {
+        let mut lost = self.shared.lost.subscribe();
+        match lost.wait_for(Option::is_some).await {
+            Ok(reason) => reason.clone().unwrap_or(Lost::Released),
+            Err(_) => Lost::Released,
+        }
+    }
+
+    /// Releases it at all nodes.
+    pub async fn release(self) -> Released {
+        let (tell, told) = oneshot::channel();
+        if self.release.send(tell).await.is_err() {
+            return Released::NotHeld;
+        }
+        told.await.unwrap_or(Released::NotHeld)
+    }
+
+    /// A fenced handle on the server where the data is, with the fence `fence:` + the lock's name: every write through
+    /// it is refused there once a higher token was seen. The token is announced at once.
+    ///
+    /// # Errors
+    /// [`Error::Fenced`] where a higher token was seen already; [`Error::Refused`], [`Error::Indeterminate`].
+    pub async fn fence(&self, data: &redis::Client) -> Result<Fenced, Error> {
+        let mut fence = b"fence:".to_vec();
+        fence.extend_from_slice(&self.subject.lock);
+        self.fence_at(data, fence).await
+    }
+
+    /// As [`Self::fence`], with a fence of that name. Never the lock's own.
+    ///
+    /// # Errors
+    /// As [`Self::fence`].
+    pub async fn fence_at(&self, data: &redis::Client, fence: impl Into<Vec<u8>>) -> Result<Fenced, Error> {
+        let fenced = Fenced::connect(data, fence.into(), self.token, true).await?;
+        fenced.advance().await?;
+        Ok(fenced)
+    }
+
+    /// A fenced handle on the lock's own server, with the lock as the fence: for one server that has the lock and the
+    /// data. `None` on a quorum, whose nodes hold locks, not data.
+    ///
+    /// # Errors
+    /// As [`Self::fence`].
+    pub async fn fence_here(&self) -> Result<Option<Fenced>, Error> {
+        match self.inner.nodes.as_slice() {
+            [node] => {
+                let client = node.target().client;
+                Fenced::connect(&client, self.subject.lock.clone(), self.token, false).await.map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+}

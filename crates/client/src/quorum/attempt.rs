@@ -1,0 +1,404 @@
+//! From the wish for a lock to a [`Grant`], or a reason why not.
+//!
+//! 1. *Try*: a round at all nodes. A majority: done, in one round trip. Otherwise what was won is given back.
+//! 2. *Queue* at one node, the first reachable in an order fixed by the lock's name, with WAIT, under a new owner. Its
+//!    FIFO queue is the queue: racing clients that each hold a minority would starve each other. While it waits, the
+//!    node is probed over the shared connection: one that was cut off silently, or whose grant was lost on the way,
+//!    must not hold up a waiter. If the node fails, the next in the order takes its place.
+//! 3. *Head of the queue*: once that node has granted, a round at all nodes, that one included, under the same owner.
+//!    Where somebody who did not queue was faster, the place is kept and the round repeated.
+//!
+//! It never waits at two nodes at once, and every wait but one without limit ends by its deadline.
+
+mod queue;
+
+use lockfence_core::clock::Instant;
+
+use super::give_back::{GiveBack, Trace};
+use super::outbox::Outbox;
+use super::planted::Bug;
+use super::round::{Ballot, Round, Verdict};
+use super::{
+    Effect, Failure, FailureKind, NodeId, OwnerId, PerNode, Reply, SendId, Settings, Standing, Turn, earliest,
+};
+
+/// How long to wait for a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patience {
+    /// Not at all.
+    None,
+    /// Until then.
+    Until(Instant),
+    /// Without limit.
+    Forever,
+}
+
+/// A lock that was won.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Grant {
+    /// Whose it is.
+    pub owner: OwnerId,
+    /// The quorum's token.
+    pub token: u64,
+    /// When the clock was read for the round that won it.
+    pub started: Instant,
+    /// Until when it may be taken as held.
+    pub valid_until: Instant,
+    /// What this owner has at each node.
+    pub traces: PerNode<Trace>,
+}
+
+/// How an attempt ended.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    /// The lock is held.
+    Won(Grant),
+    /// Somebody else has it, and waiting was not asked for.
+    Held(Option<Standing>),
+    /// Somebody else had it until the time to wait was over.
+    TimedOut(Option<Standing>),
+    /// Too few nodes answered. Holds why, for each that did not.
+    NoQuorum(PerNode<Option<Failure>>),
+    /// It was called off.
+    Cancelled,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Phase {
+    Trying(Round),
+    Pausing(Instant),
+    Queued(Queued),
+    Head(Head),
+    Over(Option<Outcome>),
+}
+
+/// A place in the queue of one node.
+#[derive(Clone, Debug, PartialEq)]
+struct Queued {
+    node: NodeId,
+    owner: OwnerId,
+    id: SendId,
+    answer_by: Option<Instant>,
+    probe: Option<(SendId, Instant)>,
+    probe_at: Instant,
+    misses: u32,
+}
+
+/// The head of the queue: `node` has granted, the others are asked.
+#[derive(Clone, Debug, PartialEq)]
+struct Head {
+    node: NodeId,
+    owner: OwnerId,
+    /// The round that runs; none in a pause between two.
+    round: Option<Round>,
+    retry_at: Instant,
+    pause_us: u64,
+    splits: u32,
+    /// What this owner has at each node by the requests before that round.
+    traces: PerNode<Trace>,
+}
+
+/// An attempt to get a lock.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Attempt {
+    settings: Settings,
+    order: Vec<NodeId>,
+    patience: Patience,
+    /// The highest token that a majority was seen at.
+    seen: u64,
+    phase: Phase,
+    /// Whether each node answered when it was last asked.
+    reachable: PerNode<bool>,
+    failures: PerNode<Option<Failure>>,
+    had_quorum: bool,
+    standing: Option<Standing>,
+    pause_us: u64,
+    out: Outbox,
+    first_owner: Option<OwnerId>,
+}
+
+impl Attempt {
+    /// Begins. `order` is the lock's order of nodes ([`super::order`]), `seen` the highest token of any grant that this
+    /// client has had.
+    pub fn start(
+        settings: Settings,
+        order: Vec<NodeId>,
+        patience: Patience,
+        seen: u64,
+        turn: &mut Turn<'_>,
+    ) -> Self {
+        let mut attempt = Self {
+            settings,
+            order,
+            patience,
+            seen,
+            phase: Phase::Over(None),
+            reachable: PerNode::new(settings.nodes, |_| true),
+            failures: PerNode::new(settings.nodes, |_| None),
+            had_quorum: false,
+            standing: None,
+            pause_us: settings.node_timeout_us,
+            out: Outbox::default(),
+            first_owner: None,
+        };
+        attempt.try_all(turn);
+        attempt
+    }
+
+    /// The next thing to do.
+    pub fn effect(&mut self) -> Option<Effect> {
+        self.out.pop()
+    }
+
+    /// How it ended, once it has; handed out once.
+    pub fn outcome(&mut self) -> Option<Outcome> {
+        if let Phase::Over(outcome) = &mut self.phase { outcome.take() } else { None }
+    }
+
+    /// When it wants to be called again; `None` once it is over.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Instant> {
+        let next = match &self.phase {
+            Phase::Trying(round) => round.deadline(),
+            Phase::Pausing(until) => *until,
+            Phase::Queued(queued) => {
+                let probe = queued.probe.map_or(queued.probe_at, |(_, by)| by);
+                queued.answer_by.map_or(probe, |by| by.min(probe))
+            }
+            Phase::Head(head) => head.round.as_ref().map_or(head.retry_at, Round::deadline),
+            Phase::Over(_) => return None,
+        };
+        let patience = if let Patience::Until(at) = self.patience { Some(at) } else { None };
+        earliest(Some(next), patience)
+    }
+
+    /// Takes a reply.
+    pub fn on_reply(&mut self, turn: &mut Turn<'_>, id: SendId, reply: Reply) {
+        let now = turn.mono();
+        match &mut self.phase {
+            Phase::Trying(round) => {
+                round.on_reply(id, reply, now, &mut self.out);
+            }
+            Phase::Head(Head { round: Some(round), .. }) => {
+                round.on_reply(id, reply, now, &mut self.out);
+            }
+            Phase::Queued(queued) if queued.id == id => self.wait_ended(turn, reply),
+            Phase::Queued(queued) if queued.probe.is_some_and(|(probe, _)| probe == id) => {
+                self.probed(turn, &reply);
+            }
+            Phase::Queued(_) | Phase::Head(_) | Phase::Pausing(_) | Phase::Over(_) => {}
+        }
+        self.proceed(turn);
+    }
+
+    /// Takes note of the time.
+    pub fn on_time(&mut self, turn: &mut Turn<'_>) {
+        let now = turn.mono();
+        match &mut self.phase {
+            Phase::Trying(round) => round.on_time(now, &mut self.out),
+            Phase::Head(head) => match &mut head.round {
+                Some(round) => round.on_time(now, &mut self.out),
+                None if head.retry_at <= now => self.head_round(turn, false),
+                None => {}
+            },
+            Phase::Queued(_) => self.watch_queue(turn),
+            Phase::Pausing(until) if *until <= now => self.try_all(turn),
+            Phase::Pausing(_) | Phase::Over(_) => {}
+        }
+        self.proceed(turn);
+    }
+
+    /// Calls it off: whatever it has is given back.
+    pub fn cancel(&mut self, turn: &mut Turn<'_>) {
+        if !matches!(self.phase, Phase::Over(_)) {
+            self.end(turn.mono(), Outcome::Cancelled);
+        }
+    }
+
+    fn proceed(&mut self, turn: &mut Turn<'_>) {
+        let now = turn.mono();
+        let round = match &self.phase {
+            Phase::Trying(round) | Phase::Head(Head { round: Some(round), .. }) => Some(round),
+            _ => None,
+        };
+        match round.map(|round| round.verdict(now)) {
+            Some(Verdict::Won { .. }) if self.would_jump_the_queue() => self.round_lost(turn),
+            Some(Verdict::Won { token, valid_until }) => return self.win(token, valid_until),
+            Some(Verdict::Lost) => self.round_lost(turn),
+            Some(Verdict::Pending) | None => {}
+        }
+        if let Patience::Until(at) = self.patience
+            && at <= now
+            && !matches!(self.phase, Phase::Over(_))
+            && !self.settings.planted.is(Bug::DeadlineIgnored)
+        {
+            self.time_is_over(now);
+        }
+    }
+
+    /// Whether this try won at nodes that were free only because the lock is just being handed to somebody who waits:
+    /// the queue node says so. Whoever releases and asks again at once would always win otherwise.
+    fn would_jump_the_queue(&self) -> bool {
+        let Phase::Trying(round) = &self.phase else { return false };
+        let queue_node = self.order.iter().find(|node| !matches!(round.ballots()[**node], Ballot::Failed(_)));
+        queue_node.is_some_and(
+            |node| matches!(&round.ballots()[*node], Ballot::Taken(standing) if standing.waiters > 0),
+        )
+    }
+
+    fn win(&mut self, token: u64, valid_until: Instant) {
+        let (round, owner, traces) = match &self.phase {
+            Phase::Trying(round) => (round, round.owner(), round.traces()),
+            Phase::Head(Head { round: Some(round), traces, owner, .. }) => {
+                (round, *owner, joined(traces, round))
+            }
+            _ => return,
+        };
+        let grant = Grant { owner, token, started: round.started(), valid_until, traces };
+        self.phase = Phase::Over(Some(Outcome::Won(grant)));
+    }
+
+    /// A round at all nodes, under a new owner.
+    fn try_all(&mut self, turn: &mut Turn<'_>) {
+        let owner = self.new_owner(turn);
+        let proposal = self.settings.proposal(turn.now, self.seen);
+        self.phase = Phase::Trying(Round::start(self.settings, owner, proposal, turn.mono(), &mut self.out));
+    }
+
+    fn round_lost(&mut self, turn: &mut Turn<'_>) {
+        match core::mem::replace(&mut self.phase, Phase::Over(None)) {
+            Phase::Trying(round) => {
+                self.note(&round);
+                self.give_back(round.owner(), &round.traces(), turn.mono());
+                self.after_try(turn);
+            }
+            Phase::Head(mut head) => {
+                if let Some(round) = head.round.take() {
+                    self.note(&round);
+                    self.head_lost(turn, head, &round);
+                }
+            }
+            other => self.phase = other,
+        }
+    }
+
+    fn after_try(&mut self, turn: &mut Turn<'_>) {
+        let fatal = self
+            .failures
+            .count(|failure| failure.as_ref().is_some_and(|failure| failure.kind == FailureKind::Fatal));
+        let hopeless = self.settings.nodes.saturating_sub(fatal) < self.settings.majority();
+        if hopeless || (self.patience == Patience::None && !self.had_quorum) {
+            self.phase = Phase::Over(Some(Outcome::NoQuorum(self.failures.clone())));
+        } else if self.patience == Patience::None {
+            self.phase = Phase::Over(Some(Outcome::Held(self.standing.clone())));
+        } else if self.had_quorum {
+            self.queue(turn);
+        } else {
+            self.pause(turn);
+        }
+    }
+
+    fn pause(&mut self, turn: &mut Turn<'_>) {
+        self.phase = Phase::Pausing(turn.mono().plus_us(turn.jittered(self.pause_us)));
+        let longest = self.settings.node_timeout_us.saturating_mul(4);
+        self.pause_us = self.pause_us.saturating_mul(2).min(longest);
+    }
+
+    fn time_is_over(&mut self, now: Instant) {
+        if let Phase::Trying(round) = &self.phase {
+            let round = round.clone();
+            self.note(&round);
+            for (node, ballot) in round.ballots().iter() {
+                if matches!(ballot, Ballot::Asked { .. }) {
+                    self.failures[node] = Some(Failure::timed_out());
+                }
+            }
+        }
+        let outcome = if self.had_quorum {
+            Outcome::TimedOut(self.standing.clone())
+        } else {
+            Outcome::NoQuorum(self.failures.clone())
+        };
+        self.end(now, outcome);
+    }
+
+    fn end(&mut self, now: Instant, outcome: Outcome) {
+        match core::mem::replace(&mut self.phase, Phase::Over(Some(outcome))) {
+            Phase::Trying(round) => self.give_back(round.owner(), &round.traces(), now),
+            Phase::Queued(queued) => {
+                self.abandon(queued.id);
+                let traces = self.trace_at(queued.node);
+                self.give_back(queued.owner, &traces, now);
+            }
+            Phase::Head(head) => {
+                let traces =
+                    head.round.as_ref().map_or(head.traces.clone(), |round| joined(&head.traces, round));
+                self.give_back(head.owner, &traces, now);
+            }
+            Phase::Pausing(_) | Phase::Over(_) => {}
+        }
+    }
+
+    /// Learns from a round who has the lock and which nodes answer.
+    fn note(&mut self, round: &Round) {
+        let mut answered = 0_usize;
+        for (node, ballot) in round.ballots().iter() {
+            let failure = match ballot {
+                Ballot::Failed(failure) => Some(failure.clone()),
+                // Not answered, but not late either: as it was.
+                Ballot::Asked { .. } => continue,
+                _ => None,
+            };
+            answered = answered.saturating_add(usize::from(failure.is_none()));
+            self.reachable[node] = failure.is_none();
+            self.failures[node] = failure;
+        }
+        self.had_quorum = answered >= self.settings.majority();
+        self.standing = in_the_way(round).or(self.standing.take());
+    }
+
+    fn new_owner(&mut self, turn: &mut Turn<'_>) -> OwnerId {
+        let owner = turn.owner();
+        let first = *self.first_owner.get_or_insert(owner);
+        if self.settings.planted.is(Bug::OwnerReused) { first } else { owner }
+    }
+
+    fn trace_at(&self, node: NodeId) -> PerNode<Trace> {
+        PerNode::new(self.settings.nodes, |other| if other == node { Trace::Unknown } else { Trace::Nothing })
+    }
+
+    /// Nobody listens to that WAIT any more.
+    fn abandon(&mut self, id: SendId) {
+        if !self.settings.planted.is(Bug::NotAbandoned) {
+            self.out.abandon(id);
+        }
+    }
+
+    fn give_back(&mut self, owner: OwnerId, traces: &PerNode<Trace>, now: Instant) {
+        self.out.give_back(GiveBack::new(self.settings, owner, traces, None, now));
+    }
+}
+
+/// What an owner has at each node after `round`, with `before` from its earlier requests.
+fn joined(before: &PerNode<Trace>, round: &Round) -> PerNode<Trace> {
+    let after = round.traces();
+    PerNode::new(before.count(|_| true), |node| match (before[node], after[node]) {
+        (Trace::Unknown, _) | (_, Trace::Unknown) => Trace::Unknown,
+        (Trace::Lease, _) | (_, Trace::Lease) => Trace::Lease,
+        (Trace::Nothing, Trace::Nothing) => Trace::Nothing,
+    })
+}
+
+/// Whoever most nodes name as the holder, and the longest that any of them says.
+fn in_the_way(round: &Round) -> Option<Standing> {
+    let taken = || {
+        round.ballots().iter().filter_map(|(_, ballot)| match ballot {
+            Ballot::Taken(standing) => Some(standing),
+            _ => None,
+        })
+    };
+    let named = |owner: &Option<Vec<u8>>| taken().filter(|other| other.owner == *owner).count();
+    let most = taken().max_by_key(|standing| (named(&standing.owner), standing.ttl_ms))?;
+    let waiters = taken().map(|standing| standing.waiters).max().unwrap_or(0);
+    Some(Standing { owner: most.owner.clone(), ttl_ms: most.ttl_ms, waiters })
+}

@@ -1,0 +1,145 @@
+//! Commands as words, and answers as replies.
+
+use lockfence_core::clock::Ttl;
+use lockfence_core::ids::{Mode, Owner, Token};
+use lockfence_core::request::{Acquire, Extend, Release, Wait};
+use redis::{RedisError, Value};
+
+use crate::quorum::{Command, Failure, FailureKind, OwnerId, Reply, Standing};
+
+/// What all commands of one lock share.
+#[derive(Clone, Debug)]
+pub(crate) struct Subject {
+    /// The lock's name.
+    pub(crate) lock: Vec<u8>,
+    /// The lease.
+    pub(crate) ttl_ms: u64,
+    /// What is put before the owner's digits.
+    pub(crate) prefix: String,
+}
+
+impl Subject {
+    pub(crate) fn owner(&self, owner: OwnerId) -> Vec<u8> {
+        if self.prefix.is_empty() {
+            owner.to_string().into_bytes()
+        } else {
+            format!("{}/{owner}", self.prefix).into_bytes()
+        }
+    }
+
+    /// `command` as a client sends it. `None` for what the builder has refused: an owner or lease out of range.
+    pub(crate) fn command(&self, command: Command) -> Option<redis::Cmd> {
+        let ttl = Ttl::from_ms(self.ttl_ms)?;
+        let words = match command {
+            Command::Acquire { owner, min_token, wait_ms } => {
+                let owner = self.owner(owner);
+                let mut request = Acquire::new(Owner::new(&owner)?, ttl);
+                request.min_token = min_token.and_then(Token::new);
+                request.wait = wait_ms.map(|ms| if ms == 0 { Wait::Forever } else { Wait::Ms(ms) });
+                request.mode = Mode::Exclusive;
+                request.with_info = true;
+                request.words(&self.lock)
+            }
+            Command::Extend { owner, min_token } => {
+                let owner = self.owner(owner);
+                let request =
+                    Extend { owner: Owner::new(&owner)?, ttl, min_token: min_token.and_then(Token::new) };
+                request.words(&self.lock)
+            }
+            Command::Release { owner } => {
+                let owner = self.owner(owner);
+                Release { owner: Owner::new(&owner)? }.words(&self.lock)
+            }
+            Command::Look => vec![b"LOCK.INFO".to_vec(), self.lock.clone()],
+        };
+        let mut cmd = redis::Cmd::new();
+        for word in words {
+            cmd.arg(word);
+        }
+        Some(cmd)
+    }
+}
+
+/// What a server answered to `command`.
+pub(crate) fn reply(command: Command, answer: Result<Value, RedisError>) -> Reply {
+    let value = match answer {
+        Ok(Value::ServerError(error)) => return failed(&RedisError::from(error)),
+        Ok(value) => value,
+        Err(error) => return failed(&error),
+    };
+    let understood = match command {
+        Command::Acquire { .. } => acquired(&value),
+        Command::Extend { .. } | Command::Release { .. } => match value {
+            Value::Int(1) => Some(Reply::Done(true)),
+            Value::Int(0) => Some(Reply::Done(false)),
+            _ => None,
+        },
+        Command::Look if value == Value::Nil => Some(Reply::Standing(Standing::default())),
+        Command::Look => Some(Reply::Standing(standing(&value))),
+    };
+    understood.unwrap_or_else(|| {
+        Reply::Failed(Failure::new(FailureKind::Fatal, format!("not an answer of lockfence: {value:?}")))
+    })
+}
+
+fn acquired(value: &Value) -> Option<Reply> {
+    match number(field(value, "granted")?)? {
+        1 => Some(Reply::Granted { token: number(field(value, "token")?)? }),
+        _ => Some(Reply::Standing(standing(value))),
+    }
+}
+
+fn standing(value: &Value) -> Standing {
+    let owner = match field(value, "owner") {
+        Some(Value::BulkString(owner)) => Some(owner.clone()),
+        _ => None,
+    };
+    let number = |name| field(value, name).and_then(number).unwrap_or(0);
+    Standing { owner, ttl_ms: number("ttl-ms"), waiters: number("waiters") }
+}
+
+fn number(value: &Value) -> Option<u64> {
+    if let Value::Int(number) = value { u64::try_from(*number).ok() } else { None }
+}
+
+/// A field of a map, in either protocol.
+fn field<'v>(value: &'v Value, name: &str) -> Option<&'v Value> {
+    let is = |key: &Value| match key {
+        Value::BulkString(key) => key == name.as_bytes(),
+        Value::SimpleString(key) => key == name,
+        _ => false,
+    };
+    match value {
+        Value::Map(pairs) => pairs.iter().find(|(key, _)| is(key)).map(|(_, value)| value),
+        Value::Array(items) => items.chunks_exact(2).find_map(|pair| match pair {
+            [key, value] if is(key) => Some(value),
+            _ => None,
+        }),
+        _ => None,
+    }
+}
+
+fn failed(error: &RedisError) -> Reply {
+    Reply::Failed(Failure::new(kind(error), line(error)))
+}
+
+/// The server's own line.
+pub(crate) fn line(error: &RedisError) -> String {
+    match (error.code(), error.detail()) {
+        (Some(code), Some(detail)) => format!("{code} {detail}"),
+        (Some(code), None) => code.to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+fn kind(error: &RedisError) -> FailureKind {
+    let Some(code) = error.code() else { return FailureKind::Unknown };
+    match code {
+        "ERR" if error.detail().is_some_and(|detail| detail.contains("too far ahead")) => {
+            FailureKind::TooFarAhead
+        }
+        "ERR" | "WRONGTYPE" | "NOAUTH" | "NOPERM" | "WRONGPASS" | "EXHAUSTED" => FailureKind::Fatal,
+        "LOCKLOST" | "UNBLOCKED" => FailureKind::AskAgain,
+        _ => FailureKind::Refused,
+    }
+}

@@ -1,0 +1,363 @@
+//! The client on real servers: one, and a quorum of three.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    reason = "tests"
+)]
+
+use std::time::{Duration, Instant};
+
+use lockfence_client::{Builder, ConfigError, Error, Held, Lockfence, Lost, Options, Released, blocking};
+use lockfence_testkit::{Direction, Proxy, Server, ServerKind, cmd, server_tests, wait_until};
+
+const LONG: Duration = Duration::from_secs(60);
+
+fn run<T>(test: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async { tokio::time::timeout(Duration::from_secs(120), test).await.expect("in time") })
+}
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+fn three(kind: ServerKind) -> Vec<Server> {
+    (0..3).map(|_| Server::start(kind)).collect()
+}
+
+/// Timeouts far above what a loaded machine needs.
+fn client_of<'u>(urls: impl IntoIterator<Item = &'u str>) -> Builder {
+    urls.into_iter()
+        .fold(Lockfence::builder(), |builder, url| builder.node(url))
+        .ttl(ms(8_000))
+        .node_timeout(ms(2_000))
+}
+
+fn client(servers: &[Server]) -> Lockfence {
+    let urls: Vec<String> = servers.iter().map(Server::url).map(|url| url.to_string()).collect();
+    client_of(urls.iter().map(String::as_str)).build().unwrap()
+}
+
+fn info(server: &Server, field: &str) -> String {
+    let reply = cmd!(server.connect(), "LOCK.INFO", "lock");
+    if reply.is_nil() { "none".to_owned() } else { format!("{:?}", reply.field(field)) }
+}
+
+fn is_free(server: &Server) -> bool {
+    let reply = cmd!(server.connect(), "LOCK.INFO", "lock");
+    reply.is_nil() || reply.field("state").text() == "free"
+}
+
+/// Waits for so many prolongations.
+async fn prolonged(held: &Held, times: u32) {
+    for _ in 0..times {
+        let valid_until = || Instant::now() + held.remaining();
+        let before = valid_until() + ms(100);
+        while valid_until() < before {
+            tokio::time::sleep(ms(10)).await;
+        }
+    }
+}
+
+/// Waits until all nodes have granted it: two of three suffice for the holder.
+fn wait_everywhere(servers: &[Server]) {
+    wait_until("held at all nodes", LONG, || servers.iter().all(|server| !is_free(server)), |held| *held);
+}
+
+async fn get(locks: &Lockfence, options: Options) -> Held {
+    locks.acquire("lock", options).await.unwrap()
+}
+
+server_tests! {
+    /// A6, A9: one server; the error says who has it; the release of one acquisition never frees another's.
+    fn one_server(kind: ServerKind) {
+        let server = Server::start(kind);
+        let urls = [server.url().to_string()];
+        let locks = client_of(urls.iter().map(String::as_str)).name("worker-1").build().unwrap();
+        run(async {
+            let first = get(&locks, Options::try_once()).await;
+            assert!(first.is_held() && first.remaining() > ms(1));
+            match locks.try_acquire("lock").await {
+                Err(Error::Held { by: Some(by), retry_after }) => {
+                    assert!(by.starts_with(b"worker-1/"), "{by:?}");
+                    assert!(retry_after <= ms(8_000));
+                }
+                other => panic!("{other:?}"),
+            }
+            let here = first.fence_here().await.unwrap().expect("one server");
+            here.write("data", "one").await.unwrap();
+            let token = first.token();
+            assert_eq!(first.release().await, Released::Ended);
+            let second = get(&locks, Options::try_once()).await;
+            assert!(second.token() > token);
+            assert!(matches!(here.write("data", "late").await, Err(Error::Fenced(_))));
+            assert_eq!(cmd!(server.connect(), "GET", "data").text(), "one");
+            drop(second);
+            assert!(locks.settled(LONG).await);
+            assert!(is_free(&server));
+            assert_eq!((locks.stats().granted, locks.stats().refused), (2, 1));
+        });
+    }
+
+    /// J16: tokens rise over grants of a quorum, all three nodes stand at them, and a waiter gets the lock when it is
+    /// released.
+    fn quorum_hands_over(kind: ServerKind) {
+        let servers = three(kind);
+        let (one, other) = (client(&servers), client(&servers));
+        run(async {
+            let mut before = 0;
+            for _ in 0..5 {
+                let held = get(&one, Options::try_once()).await;
+                assert!(held.token() > before);
+                before = held.token();
+                wait_everywhere(&servers);
+                let waiting = tokio::spawn({
+                    let other = other.clone();
+                    async move { get(&other, Options::wait_up_to(LONG)).await }
+                });
+                wait_until("a waiter", LONG, || servers.iter().map(|server| info(server, "waiters")).any(|n| n.contains('1')), |seen| *seen);
+                assert_eq!(held.release().await, Released::Ended);
+                let second = waiting.await.unwrap();
+                assert!(second.token() > before);
+                before = second.token();
+                assert_eq!(second.release().await, Released::Ended);
+            }
+            assert!(one.settled(LONG).await && other.settled(LONG).await);
+            assert!(servers.iter().all(is_free));
+        });
+    }
+
+    /// J20: a minority of the nodes may be gone, the queue node among them, before and while somebody waits.
+    fn a_node_dies_while_somebody_waits(kind: ServerKind) {
+        let servers: Vec<Server> = (0..3).map(|_| Server::builder(kind).may_die().start()).collect();
+        let locks = client(&servers);
+        run(async {
+            let held = get(&locks, Options::try_once()).await;
+            wait_everywhere(&servers);
+            let waiting = tokio::spawn({
+                let locks = locks.clone();
+                async move { get(&locks, Options::wait_up_to(LONG)).await }
+            });
+            let queue_node = wait_until(
+                "a waiter",
+                LONG,
+                || servers.iter().position(|server| info(server, "waiters").contains('1')),
+                Option::is_some,
+            )
+            .unwrap();
+            servers[queue_node].kill9();
+            wait_until(
+                "the waiter at another node",
+                LONG,
+                || servers.iter().enumerate().any(|(n, server)| n != queue_node && info(server, "waiters").contains('1')),
+                |seen| *seen,
+            );
+            let token = held.token();
+            held.release().await;
+            let second = waiting.await.unwrap();
+            assert!(second.token() > token);
+            second.release().await;
+        });
+    }
+
+    /// J5: broken by an administrator: the holder is told within a renewal, long before its deadline.
+    fn broken_is_told(kind: ServerKind) {
+        let servers = three(kind);
+        let locks = client(&servers);
+        run(async {
+            let held = get(&locks, Options::try_once().ttl(ms(8_000))).await;
+            wait_everywhere(&servers);
+            for server in &servers {
+                assert_eq!(cmd!(server.connect(), "LOCK.BREAK", "lock").int(), 1);
+            }
+            assert_eq!(held.lost().await, Lost::Broken);
+            assert!(!held.is_held());
+            assert_eq!(held.release().await, Released::NotHeld);
+        });
+    }
+
+    /// J6, B3: no answer from any node: lost by the local deadline, with the reason.
+    fn silence_is_told_by_the_deadline(kind: ServerKind) {
+        let servers = three(kind);
+        let proxies: Vec<Proxy> = servers.iter().map(Proxy::to).collect();
+        let urls: Vec<String> = proxies.iter().map(|proxy| proxy.url().to_string()).collect();
+        let locks = client_of(urls.iter().map(String::as_str)).build().unwrap();
+        run(async {
+            let began = Instant::now();
+            let held = get(&locks, Options::try_once().ttl(ms(8_000))).await;
+            proxies.iter().for_each(Proxy::black_hole);
+            let lost = held.lost().await;
+            assert!(matches!(&lost, Lost::NoQuorum(nodes) if nodes.len() >= 2), "{lost:?}");
+            // A renewal may have gone out just before; the deadline is a ttl after it.
+            assert!(began.elapsed() < ms(14_000), "{:?}", began.elapsed());
+        });
+    }
+
+    /// D7, D21, J9: an acquire that is called off leaves no waiter behind, and no lease.
+    fn a_wait_that_is_called_off_leaves_nothing(kind: ServerKind) {
+        let servers = three(kind);
+        let locks = client(&servers);
+        run(async {
+            let held = get(&locks, Options::try_once()).await;
+            wait_everywhere(&servers);
+            let waiting = tokio::spawn({
+                let locks = locks.clone();
+                async move { get(&locks, Options::wait_forever()).await }
+            });
+            wait_until("a waiter", LONG, || servers.iter().any(|server| info(server, "waiters").contains('1')), |seen| *seen);
+            waiting.abort();
+            wait_until("no waiter", LONG, || servers.iter().all(|server| info(server, "waiters").contains('0')), |seen| *seen);
+            assert!(matches!(
+                locks.acquire("lock", Options::wait_up_to(ms(300))).await,
+                Err(Error::TimedOut { by: Some(_) })
+            ));
+            assert_eq!(held.release().await, Released::Ended);
+            assert!(locks.settled(LONG).await);
+            assert!(servers.iter().all(is_free));
+        });
+    }
+
+    /// A11, B2, D20: granted, but the answers never arrive: no success is reported, and nothing is left behind once the
+    /// nodes can be reached again.
+    fn a_grant_whose_answer_is_lost_is_given_back(kind: ServerKind) {
+        let servers = three(kind);
+        let proxies: Vec<Proxy> = servers.iter().map(Proxy::to).collect();
+        let urls: Vec<String> = proxies.iter().map(Proxy::url).collect();
+        let locks = client_of(urls.iter().map(String::as_str)).ttl(ms(60_000)).build().unwrap();
+        run(async {
+            get(&locks, Options::try_once()).await.release().await;
+            proxies.iter().for_each(|proxy| proxy.hold(Direction::ToClient));
+            let result = locks.try_acquire("lock").await;
+            assert!(matches!(&result, Err(Error::NoQuorum(nodes)) if nodes.len() == 3), "{result:?}");
+            proxies.iter().for_each(Proxy::cut);
+            proxies.iter().for_each(Proxy::pass);
+            // Long before the ttl.
+            wait_until("given back", ms(30_000), || servers.iter().all(is_free), |free| *free);
+        });
+    }
+
+    /// B13: work that hangs loses the lock after max_hold, although it was renewed.
+    fn a_cap_ends_a_hold(kind: ServerKind) {
+        let servers = three(kind);
+        let locks = client(&servers);
+        run(async {
+            let held = get(&locks, Options::try_once().ttl(ms(3_000)).max_hold(ms(4_000))).await;
+            tokio::time::sleep(ms(3_200)).await;
+            assert!(held.is_held(), "renewed");
+            assert_eq!(held.lost().await, Lost::HeldTooLong);
+            wait_until("given back", LONG, || servers.iter().all(is_free), |free| *free);
+        });
+    }
+
+    /// J2: a node that comes back empty is topped up, so that the next one may go.
+    fn a_node_that_forgot_is_topped_up(kind: ServerKind) {
+        let servers = three(kind);
+        let locks = client(&servers);
+        run(async {
+            let held = get(&locks, Options::try_once().ttl(ms(8_000))).await;
+            wait_everywhere(&servers);
+            prolonged(&held, 3).await;
+            for (node, server) in servers.iter().enumerate().take(2) {
+                cmd!(server.connect(), "CONFIG", "SET", "save", "");
+                server.kill9();
+                server.restart();
+                let topped_up = async {
+                    while is_free(server) {
+                        tokio::time::sleep(ms(10)).await;
+                    }
+                    // It counts after the next prolongation, and that one may have been under way.
+                    prolonged(&held, 2).await;
+                };
+                tokio::select! {
+                    lost = held.lost() => panic!("lost at node {node}: {lost:?}"),
+                    () = topped_up => {}
+                }
+            }
+            assert!(held.is_held());
+            assert_eq!(held.release().await, Released::Ended);
+        });
+    }
+
+    /// A fence on the server of the data: the successor's token shuts out the holder before it.
+    fn a_fence_elsewhere(kind: ServerKind) {
+        let servers = three(kind);
+        let data = Server::start(kind);
+        let data_client = redis::Client::open(data.url().to_string()).unwrap();
+        let locks = client(&servers);
+        run(async {
+            let first = get(&locks, Options::try_once()).await;
+            assert!(first.fence_here().await.unwrap().is_none());
+            let fenced = first.fence(&data_client).await.unwrap();
+            fenced.write("data", "one").await.unwrap();
+            fenced.check().await.unwrap();
+            cmd!(data.connect(), "DEL", "fence:lock");
+            fenced.write("data", "two").await.unwrap();
+            first.release().await;
+            let second = get(&locks, Options::try_once()).await;
+            let newer = second.fence(&data_client).await.unwrap();
+            assert!(matches!(fenced.write("data", "late").await, Err(Error::Fenced(_))));
+            let mut incr = redis::cmd("INCR");
+            incr.arg("count");
+            assert_eq!(newer.call(&incr).await.unwrap(), redis::Value::Int(1));
+            assert!(matches!(fenced.call(&incr).await, Err(Error::Fenced(_))));
+            assert_eq!(cmd!(data.connect(), "GET", "data").text(), "two");
+        });
+    }
+
+    /// J15: the body runs only with a grant, and is dropped when the lock is lost.
+    fn with_lock_runs_only_while_held(kind: ServerKind) {
+        let servers = three(kind);
+        let locks = client(&servers);
+        run(async {
+            let token = locks.with_lock("lock", Options::try_once(), async |held| held.token()).await.unwrap();
+            let held = get(&locks, Options::try_once()).await;
+            assert!(held.token() > token);
+            let refused = locks.with_lock("lock", Options::try_once(), async |_| panic!("not held")).await;
+            assert!(matches!(refused, Err::<(), _>(Error::Held { .. })), "{refused:?}");
+            held.release().await;
+            let options = Options::try_once().ttl(ms(1_000)).without_renewal();
+            let lost = locks.with_lock("lock", options, async |_| std::future::pending::<()>().await).await;
+            assert!(matches!(lost, Err(Error::Lost(Lost::Expired))), "{lost:?}");
+        });
+    }
+
+    /// The same without a runtime.
+    fn blocking_face(kind: ServerKind) {
+        let server = Server::start(kind);
+        let urls = [server.url().to_string()];
+        let locks = blocking::Lockfence::new(client_of(urls.iter().map(String::as_str))).unwrap();
+        let held = locks.acquire("lock", Options::wait_up_to(LONG)).unwrap();
+        let token = held.token();
+        assert_eq!(held.release(), Released::Ended);
+        let held = locks.acquire("lock", Options::try_once()).unwrap();
+        assert!(held.token() > token);
+        drop(held);
+        assert!(locks.settled(LONG));
+        assert!(is_free(&server));
+    }
+}
+
+/// J11, B6: what cannot work is refused before anything is sent.
+#[test]
+fn configurations_that_cannot_work_are_refused() {
+    let one = || Lockfence::builder().node("redis://127.0.0.1:1");
+    assert_eq!(Lockfence::builder().build().unwrap_err(), ConfigError::NoNodes);
+    assert!(matches!(one().node("redis://127.0.0.1:1/").build(), Err(ConfigError::SameNodeTwice(_))));
+    assert!(matches!(one().node("http://x").build(), Err(ConfigError::BadNode { .. })));
+    assert!(matches!(one().ttl(Duration::ZERO).build(), Err(ConfigError::BadTtl(_))));
+    assert!(matches!(one().ttl(Duration::from_micros(123_456)).build(), Err(ConfigError::BadTtl(_))));
+    assert!(matches!(
+        one().ttl(ms(100)).node_timeout(ms(26)).build(),
+        Err(ConfigError::BadNodeTimeout { .. })
+    ));
+    assert!(matches!(one().name("x".repeat(512)).build(), Err(ConfigError::BadName(512))));
+    run(async {
+        let locks = one().build().unwrap();
+        assert!(matches!(locks.try_acquire("").await, Err(Error::Config(ConfigError::NoLockName))));
+        let no_quorum = locks.try_acquire("lock").await;
+        assert!(matches!(&no_quorum, Err(Error::NoQuorum(nodes)) if nodes.len() == 1), "{no_quorum:?}");
+    });
+}

@@ -1,0 +1,407 @@
+//! Tokens only rise (guarantee G1), told as scenarios: what is lost, what the clock does, and the token that follows.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    reason = "tests"
+)]
+
+mod common;
+
+use common::server::{Rdb, Sent, Server};
+use common::step::{Name, Reply, Time, Why};
+use common::world::now;
+use lockfence_core::clock::Ttl;
+use lockfence_core::codec::write_lock;
+use lockfence_core::event::{Event, Lease};
+use lockfence_core::ids::{Mode, Owner, Token};
+use lockfence_core::limits::{FLOOR_MARGIN_US, ISSUED_AHEAD_US, PROPOSAL_AHEAD_US, TOKEN_MAX};
+use lockfence_core::lock::Lock;
+use lockfence_core::request::Acquire;
+use lockfence_core::token::TokenSource;
+
+const SECOND: i64 = 1_000_000;
+const HOUR: i64 = 3600 * SECOND;
+/// 2026-01-01, in µs since 1970.
+const BEGAN: Time = Time { mono: 0, wall: 1_767_225_600_000_000 };
+
+const A: Name = Name::ALL[0];
+const B: Name = Name::ALL[1];
+
+/// A server and its clocks.
+struct Node {
+    server: Server,
+    time: Time,
+}
+
+impl Node {
+    fn start(time: Time) -> Self {
+        Self { server: Server::start(TokenSource::Clock, 0, now(time)), time }
+    }
+
+    fn dense() -> Self {
+        Self { server: Server::start(TokenSource::Dense, 0, now(BEGAN)), time: BEGAN }
+    }
+
+    /// A server that has been up for two hours: its floor is far below its clock.
+    fn settled() -> Self {
+        let mut node = Self::start(BEGAN);
+        node.pass(2 * HOUR);
+        node
+    }
+
+    fn pass(&mut self, us: i64) {
+        self.time.mono += us;
+        self.set_clock(us);
+    }
+
+    fn set_clock(&mut self, us: i64) {
+        self.time.wall = self.time.wall.checked_add_signed(us).unwrap();
+    }
+
+    fn ask(&mut self, at: Name, min: Option<u64>) -> Result<u64, Why> {
+        let mut request = Acquire::new(Owner::new(b"A").unwrap(), Ttl::from_ms(1).unwrap());
+        request.min_token = min.map(|min| Token::new(min).unwrap());
+        self.server.acquire(1, at, &request, now(self.time));
+        match self.server.told.pop() {
+            Some((_, Reply::Granted { token, .. })) => Ok(token),
+            Some((_, Reply::Refused(why))) => Err(why),
+            other => panic!("{other:?} for {at:?}"),
+        }
+    }
+
+    fn command(
+        &mut self,
+        at: Name,
+        work: impl FnOnce(&mut lockfence_core::turn::Turn<'_, u64>) -> Result<u64, lockfence_core::error::Refusal>,
+    ) -> Reply {
+        self.server.command(1, at, now(self.time), work);
+        self.server.told.pop().unwrap().1
+    }
+
+    fn release(&mut self, at: Name) -> Reply {
+        self.command(at, |turn| Ok(u64::from(turn.release(Owner::new(b"A").unwrap()))))
+    }
+
+    /// The token of a grant that is over at once.
+    fn grant(&mut self, at: Name) -> u64 {
+        self.propose(at, None)
+    }
+
+    fn propose(&mut self, at: Name, min: Option<u64>) -> u64 {
+        let token = self.ask(at, min).unwrap();
+        assert_eq!(self.release(at), Reply::Number(1));
+        token
+    }
+
+    fn carry_out(&mut self, what: &Sent) {
+        self.server.carry_out(what, now(self.time));
+    }
+
+    /// What this server has sent to replicas since it was last asked.
+    fn sent(&mut self) -> Vec<Sent> {
+        std::mem::take(&mut self.server.sent)
+    }
+
+    fn save(&self) -> Rdb {
+        self.server.save(now(self.time))
+    }
+
+    /// The server ends, and starts again with that data.
+    fn restart(&mut self, data: Option<&Rdb>) {
+        self.server = Server::start(TokenSource::Clock, 0, now(self.time));
+        if let Some(data) = data {
+            self.server.load(data, now(self.time));
+        }
+    }
+
+    fn replica(&self) -> Self {
+        let mut replica = Self::start(self.time);
+        replica.server.load(&self.save(), now(self.time));
+        replica
+    }
+
+    fn promote(&mut self) {
+        self.server.begin(now(self.time));
+    }
+
+    fn base(&self) -> u64 {
+        self.time.wall.max(self.server.issuer.floor().token)
+    }
+
+    /// A record with that counter arrives (RESTORE).
+    fn restore(&mut self, at: Name, counter: u64) {
+        let here = now(self.time);
+        let lease = Lease { ends: here.mono, length_ms: 1 };
+        let mut lock = Lock::default();
+        lock.apply(&Event::Granted {
+            owner: b"B",
+            token: counter,
+            mode: Mode::Exclusive,
+            at: here.mono,
+            lease,
+        });
+        let mut bytes = Vec::new();
+        write_lock(&mut bytes, &lock, here);
+        self.carry_out(&Sent::Restore(at, bytes));
+    }
+}
+
+/// What comes between two grants of one lock.
+type Between = fn(&mut Node);
+
+/// Each makes a token, something happens, and the next token of the same lock must be higher.
+const SCENARIOS: [(&str, Between); 13] = [
+    ("nothing", |_| ()),
+    ("DEL", |node| node.carry_out(&Sent::Del(A))),
+    ("FLUSHALL", |node| node.carry_out(&Sent::FlushAll)),
+    ("the clock is set back", |node| node.set_clock(-HOUR)),
+    ("the clock is set back, then DEL", |node| {
+        node.set_clock(-HOUR);
+        node.carry_out(&Sent::Del(A));
+    }),
+    ("DEL, then the clock is set back", |node| {
+        node.carry_out(&Sent::Del(A));
+        node.set_clock(-HOUR);
+    }),
+    ("RENAME away", |node| {
+        node.set_clock(-HOUR);
+        node.carry_out(&Sent::Rename(A, B));
+    }),
+    ("an old record arrives in its place", |node| {
+        node.set_clock(-HOUR);
+        node.restore(A, 7);
+    }),
+    ("it is deleted, and an old record arrives", |node| {
+        node.set_clock(-HOUR);
+        node.carry_out(&Sent::Del(A));
+        node.restore(A, 7);
+    }),
+    ("a restart with its data, the clock set back", |node| {
+        let data = node.save();
+        node.set_clock(-HOUR);
+        node.restart(Some(&data));
+    }),
+    ("the same, and then DEL", |node| {
+        let data = node.save();
+        node.set_clock(-HOUR);
+        node.restart(Some(&data));
+        node.carry_out(&Sent::Del(A));
+    }),
+    ("a restart with nothing", |node| node.restart(None)),
+    ("a restart with nothing, the clock 19 s behind", |node| {
+        node.set_clock(-19 * SECOND);
+        node.restart(None);
+    }),
+];
+
+#[test]
+fn the_next_token_is_higher() {
+    for (what, between) in SCENARIOS {
+        for ahead in [0, PROPOSAL_AHEAD_US] {
+            let mut node = Node::settled();
+            let min = node.base() + ahead;
+            let before = node.propose(A, Some(min));
+            assert!(before >= min);
+            between(&mut node);
+            let after = node.grant(A);
+            assert!(after > before, "{what}: {after} after {before}, which was {ahead} us ahead");
+        }
+    }
+}
+
+#[test]
+fn a_lost_tail_is_covered_by_the_floor() {
+    let mut node = Node::settled();
+    node.grant(A);
+    let snapshot = node.save();
+    let lost = node.propose(A, Some(node.base() + PROPOSAL_AHEAD_US));
+    node.set_clock(-19 * SECOND);
+    node.restart(Some(&snapshot));
+    assert!(node.grant(A) > lost);
+}
+
+#[test]
+fn restarts_in_a_row_that_lose_what_they_issued() {
+    let mut node = Node::start(BEGAN);
+    node.grant(A);
+    let snapshot = node.save();
+    let mut lost = 0;
+    for restart in 0..10 {
+        node.pass(SECOND);
+        node.restart(Some(&snapshot));
+        let token = node.grant(A);
+        assert!(token > lost, "restart {restart}: {token} after {lost}");
+        lost = token;
+    }
+}
+
+#[test]
+fn the_floor_is_above_the_clock_and_what_was_known() {
+    let mut node = Node::start(BEGAN);
+    assert_eq!(node.grant(A), BEGAN.wall + FLOOR_MARGIN_US);
+    let data = node.save();
+    node.restart(Some(&data));
+    assert_eq!(node.grant(A), BEGAN.wall + 2 * FLOOR_MARGIN_US);
+}
+
+#[test]
+fn a_replica_that_takes_over_right_after_a_start() {
+    let mut primary = Node::settled();
+    primary.grant(A);
+    let data = primary.save();
+    primary.restart(Some(&data));
+    let mut replica = primary.replica();
+    primary.sent();
+    primary.grant(B);
+    // The first effect says where the floor is; what follows is lost.
+    primary.sent().iter().take(1).for_each(|first| replica.carry_out(first));
+    let lost = primary.propose(A, Some(primary.base() + PROPOSAL_AHEAD_US));
+    replica.promote();
+    let next = replica.grant(A);
+    assert!(next > lost, "{next} after {lost}");
+}
+
+#[test]
+fn a_replica_that_has_missed_the_last_grants() {
+    let mut primary = Node::settled();
+    let mut replica = primary.replica();
+    primary.grant(A);
+    primary.sent().iter().for_each(|sent| replica.carry_out(sent));
+    let lost = primary.propose(A, Some(primary.base() + PROPOSAL_AHEAD_US));
+    replica.set_clock(-19 * SECOND);
+    replica.promote();
+    assert!(replica.grant(A) > lost);
+}
+
+#[test]
+fn a_replica_knows_the_tokens_of_locks_that_have_gone() {
+    let mut primary = Node::settled();
+    let mut replica = primary.replica();
+    let token = primary.grant(A);
+    primary.sent().iter().for_each(|sent| replica.carry_out(sent));
+    replica.carry_out(&Sent::Del(A));
+    replica.set_clock(-HOUR);
+    replica.promote();
+    assert!(replica.grant(A) > token);
+}
+
+#[test]
+fn swapped_databases() {
+    let there = Name { db: 1, ..A };
+    let mut node = Node::settled();
+    let first = node.grant(A);
+    node.set_clock(-HOUR);
+    let second = node.grant(there);
+    assert!(second > first);
+    node.carry_out(&Sent::SwapDb);
+    let (here, there) = (node.grant(A), node.grant(there));
+    assert!(here > second && there > second, "{here} and {there} after {first} and {second}");
+}
+
+#[test]
+fn a_lock_that_takes_a_deleted_ones_name() {
+    let mut node = Node::settled();
+    node.grant(B);
+    node.set_clock(-HOUR);
+    let before = node.grant(A);
+    node.carry_out(&Sent::Del(A));
+    node.carry_out(&Sent::Rename(B, A));
+    assert!(node.grant(A) > before);
+}
+
+#[test]
+fn the_highest_token_ends_its_lock_and_no_other() {
+    let mut node = Node::settled();
+    node.restore(A, TOKEN_MAX);
+    assert_eq!(node.ask(A, None), Err(Why::Exhausted));
+    assert_eq!(node.command(A, |turn| turn.break_all()), Reply::Refused(Why::Exhausted));
+    assert_eq!(node.release(A), Reply::Number(0));
+    let other = node.grant(B);
+    assert!(other <= node.base() + PROPOSAL_AHEAD_US + 1, "{other} is far ahead of {}", node.base());
+    node.carry_out(&Sent::Del(A));
+    assert!(node.grant(A) > other, "a new lock of that name begins anew");
+}
+
+#[test]
+fn grants_of_the_last_tokens_leave_enough_to_others() {
+    let mut node = Node::settled();
+    node.restore(A, TOKEN_MAX - 2);
+    assert_eq!(node.grant(A), TOKEN_MAX - 1);
+    assert_eq!(node.ask(A, None), Ok(TOKEN_MAX));
+    assert_eq!(node.ask(A, None), Ok(TOKEN_MAX), "its holder may still ask again");
+    let ttl = Ttl::from_ms(9).unwrap();
+    let extend = node.command(A, |turn| turn.extend(Owner::new(b"A").unwrap(), ttl, None).map(u64::from));
+    assert_eq!(extend, Reply::Number(1));
+    assert_eq!(node.release(A), Reply::Number(1));
+    assert_eq!(node.ask(A, None), Err(Why::Exhausted));
+    let other = node.grant(B);
+    assert!(other <= node.base() + ISSUED_AHEAD_US + 1, "{other} is far ahead of {}", node.base());
+    assert!(node.grant(B) > other);
+}
+
+#[test]
+fn a_record_from_elsewhere_raises_the_others_by_10_s_at_most() {
+    let mut node = Node::settled();
+    node.restore(A, node.base() + ISSUED_AHEAD_US);
+    assert_eq!(node.grant(B), node.base() + PROPOSAL_AHEAD_US + 1);
+}
+
+#[test]
+fn what_a_record_may_raise_does_not_follow_a_clock_that_is_set_back() {
+    let mut node = Node::settled();
+    node.grant(B);
+    let from_a_good_clock = node.base();
+    node.set_clock(-HOUR);
+    node.restore(A, from_a_good_clock);
+    node.carry_out(&Sent::Del(A));
+    assert!(node.grant(A) > from_a_good_clock);
+}
+
+#[test]
+fn proposals_are_followed_up_to_10_s_ahead() {
+    let mut node = Node::settled();
+    let most = node.base() + PROPOSAL_AHEAD_US;
+    assert_eq!(node.ask(A, Some(most + 1)), Err(Why::TooFarAhead));
+    assert_eq!(node.server.lock(A), None, "nothing was used up");
+    assert_eq!(node.propose(A, Some(1)), node.base());
+    assert_eq!(node.propose(A, Some(most)), most);
+    // A lock that is ahead itself may stay there.
+    assert_eq!(node.propose(A, Some(most)), most + 1);
+    node.set_clock(-HOUR);
+    assert_eq!(node.propose(A, Some(most + 1)), most + 2);
+    assert_eq!(node.ask(A, Some(most + 3)), Err(Why::TooFarAhead));
+}
+
+#[test]
+fn a_holder_raises_its_token() {
+    let mut node = Node::settled();
+    let token = node.ask(A, None).unwrap();
+    assert_eq!(node.ask(A, Some(token)), Ok(token));
+    assert_eq!(node.ask(A, Some(token + 5)), Ok(token + 5));
+    assert_eq!(node.ask(A, Some(token)), Ok(token + 5), "it never falls");
+    let (owner, ttl) = (Owner::new(b"A").unwrap(), Ttl::from_ms(1).unwrap());
+    let extended = node.command(A, |turn| turn.extend(owner, ttl, Token::new(token + 9)).map(u64::from));
+    assert_eq!(extended, Reply::Number(1));
+    assert_eq!(node.ask(A, None), Ok(token + 9));
+    assert_eq!(node.server.lock(A).unwrap().counter(), token + 9);
+}
+
+#[test]
+fn dense_tokens_count() {
+    let mut node = Node::dense();
+    assert_eq!([node.grant(A), node.grant(A), node.grant(A)], [1, 2, 3]);
+    assert_eq!(node.grant(B), 4, "a new lock begins above all that this server has issued");
+    node.carry_out(&Sent::Del(A));
+    assert_eq!(node.grant(A), 5);
+    node.set_clock(-HOUR);
+    assert_eq!(node.grant(A), 6);
+    let data = node.save();
+    let mut again = Node::dense();
+    again.server.load(&data, now(BEGAN));
+    assert_eq!((again.grant(A), again.grant(Name::ALL[2])), (7, 8));
+    assert_eq!(again.ask(B, Some(8 + PROPOSAL_AHEAD_US + 1)), Err(Why::TooFarAhead));
+    assert_eq!(again.ask(B, Some(100)), Ok(100));
+}
