@@ -19,6 +19,9 @@ pub const PROPOSAL_AHEAD_US: u64 = 10_000_000;
 /// It covers accepted proposals (10 s) and 20 s between the clocks of a primary and its successor.
 pub const FLOOR_MARGIN_US: u64 = 30_000_000;
 
+/// What is counted at most of the time since a floor was raised: 1 h, in µs.
+pub const FLOOR_AGE_US: u64 = 60 * 60 * 1_000_000;
+
 /// How far ahead of base a grant may raise *high*: 365 days, in µs. A grant on a crafted record (RESTORE) may carry
 /// any number; what it can take away from all other locks is bounded by this.
 pub const ISSUED_AHEAD_US: u64 = 365 * 24 * 60 * 60 * 1_000_000;

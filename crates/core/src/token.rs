@@ -25,15 +25,20 @@ pub enum TokenSource {
 pub struct Floor {
     /// The floor.
     pub token: u64,
-    /// When it was raised, by the wall clock in µs. What was issued under it lies below it plus the time since then:
-    /// no server grants more than one lock a microsecond.
+    /// When it was raised, by the wall clock in µs.
     pub raised_at: u64,
 }
 
 impl Floor {
-    /// Above all that was issued under this floor until `wall`, proposals apart.
+    /// What was issued under this floor until `wall` lies below this plus the margin of 30 s, proposals apart.
+    ///
+    /// Under a floor tokens count up from it, one a grant, until the clock has passed it; no server grants more than one
+    /// lock a microsecond. Half of the time that has passed is enough with the margin, and the clock overtakes it: starts
+    /// that are a minute apart do not add up. The time is bounded, because it may come from a file.
     const fn end(self, wall: u64) -> u64 {
-        self.token.saturating_add(wall.saturating_sub(self.raised_at))
+        let passed = wall.saturating_sub(self.raised_at);
+        let passed = if passed > limits::FLOOR_AGE_US { limits::FLOOR_AGE_US } else { passed };
+        self.token.saturating_add(passed / 2)
     }
 }
 

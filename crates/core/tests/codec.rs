@@ -222,6 +222,26 @@ proptest! {
     }
 }
 
+#[test]
+fn a_reader_whose_clock_is_behind_keeps_to_what_can_be() {
+    let mut lock = Lock::default();
+    let lease = Lease { ends: NOW.mono.plus_ms(500), length_ms: 1_000 };
+    lock.apply(&Event::Granted { owner: b"a", token: 7, mode: Mode::Exclusive, at: NOW.mono, lease });
+    let bytes = written(&lock, NOW);
+    let read_at = |wall_us: u64| {
+        let now = Now { wall: Wall::from_micros(wall_us), ..NOW };
+        let holder = read_lock(&bytes, now).unwrap().holders()[0].clone();
+        (NOW.mono.since_us(holder.since), holder.lease.ends.since_us(NOW.mono))
+    };
+    let written_at = NOW.wall.micros();
+    assert_eq!(read_at(written_at), (0, 500_000));
+    assert_eq!(read_at(written_at + 100_000), (100_000, 400_000));
+    assert_eq!(read_at(written_at + 500_000), (500_000, 0));
+    assert_eq!(read_at(written_at + 900_000), (900_000, 0), "a lease has no less than nothing left");
+    assert_eq!(read_at(written_at - 100_000), (0, 600_000), "nothing has begun later than now");
+    assert_eq!(read_at(written_at - 3_600_000_000), (0, 1_000_000), "nor has a lease more left than it had");
+}
+
 /// One of everything that is written.
 fn samples() -> [Vec<u8>; 4] {
     let granted = |owner, token, mode| Happened::Granted(owner, token, mode, NOW.mono, lease_of_1_ms());
