@@ -13,6 +13,10 @@ const CONNECTIONS: usize = 8;
 const PIPELINE: usize = 64;
 /// Batches of each connection in a round.
 const BATCHES: usize = 40;
+/// Rounds that do not count.
+const WARM_UP: usize = 2;
+/// After so many rounds the keyspace is emptied.
+const ROUNDS_KEPT: usize = 10;
 /// Commands of a round without pipelining.
 const ONE_BY_ONE: usize = 1_000;
 
@@ -52,32 +56,26 @@ pub(crate) fn measure(kind: ServerKind, rounds: usize, report: &mut Report) {
     one_by_one(kind, rounds, report);
 }
 
+/// New names all the time, as an application has them, in a keyspace of some hundred thousand keys: a name used once
+/// more would find warm caches and a table of the right size.
 fn pipelined(kind: ServerKind, rounds: usize, report: &mut Report) {
     let server = Server::start(kind);
     let mut wires: Vec<Wire> = (0..CONNECTIONS).map(|_| Wire::to(&server)).collect();
-    let batches = |side| {
-        let batch = |first: usize| {
-            let mut bytes = Vec::new();
-            (first..first + PIPELINE).for_each(|number| command(&mut bytes, side, number));
-            bytes
-        };
-        (0..BATCHES * CONNECTIONS).map(|index| batch(index * PIPELINE)).collect::<Vec<_>>()
-    };
-    let (ours, theirs) = (batches(Side::Lockfence), batches(Side::Set));
-    let count = BATCHES * CONNECTIONS * PIPELINE;
     let (mut lockfence, mut set) = (Seen::default(), Seen::default());
-    for round in 0..rounds + 2 {
-        // Two rounds to warm up; then each side is first in turn.
-        if round == 2 {
+    let mut next = 0;
+    for round in 0..rounds + WARM_UP {
+        if round == WARM_UP {
             (lockfence, set) = (Seen::default(), Seen::default());
         }
-        let sides = [(&mut lockfence, &ours), (&mut set, &theirs)];
-        let order: &[usize] = if round % 2 == 0 { &[0, 1] } else { &[1, 0] };
-        let mut sides = sides.map(Some);
-        for side in order {
-            let (seen, batches) = sides[*side].take().expect("each once");
+        if round % ROUNDS_KEPT == 0 {
             wires[0].ask(&["FLUSHALL", "SYNC"]);
-            seen.note(&server, count, || {
+        }
+        // Each side is first in turn.
+        let order = if round % 2 == 0 { [Side::Lockfence, Side::Set] } else { [Side::Set, Side::Lockfence] };
+        for side in order {
+            let seen = if matches!(side, Side::Lockfence) { &mut lockfence } else { &mut set };
+            let batches = new_batches(side, &mut next);
+            seen.note(&server, batches.len() * PIPELINE, || {
                 for batch in batches.chunks(CONNECTIONS) {
                     wires.iter_mut().zip(batch).for_each(|(wire, bytes)| wire.send(bytes));
                     wires.iter_mut().for_each(|wire| wire.lines(PIPELINE));
@@ -86,6 +84,18 @@ fn pipelined(kind: ServerKind, rounds: usize, report: &mut Report) {
         }
     }
     rows(kind, "pipelined", [lockfence, set], report);
+}
+
+fn new_batches(side: Side, next: &mut usize) -> Vec<Vec<u8>> {
+    let mut batch = |_| {
+        let mut bytes = Vec::new();
+        for _ in 0..PIPELINE {
+            command(&mut bytes, side, *next);
+            *next += 1;
+        }
+        bytes
+    };
+    (0..BATCHES * CONNECTIONS).map(&mut batch).collect()
 }
 
 fn one_by_one(kind: ServerKind, rounds: usize, report: &mut Report) {
