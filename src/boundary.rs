@@ -8,6 +8,7 @@ use redis_module::raw;
 
 use crate::reply::Failure;
 use crate::server::{Blocked, Ctx, Level, Name, delivery, log_without_context};
+use crate::state;
 use crate::waiters::{self, Delivery};
 
 /// Words of a command that are looked at without a heap allocation.
@@ -139,6 +140,11 @@ pub(crate) unsafe extern "C" fn disconnected(
 pub(crate) unsafe extern "C" fn free_delivery(ctx: *mut raw::RedisModuleCtx, delivery: *mut c_void) {
     // SAFETY: the server passes a context, and once the box that waiters.rs gave it.
     guard(|| unsafe { waiters::done_with(Ctx::new(ctx), *Box::from_raw(delivery.cast::<Delivery>())) });
+}
+
+/// The event loop's callback where the server does not tell commands apart.
+pub(crate) unsafe extern "C" fn forget_unlinked(_data: *mut c_void) {
+    guard(|| state::with(|state| state.unlinked.clear()));
 }
 
 /// The timer's callback.

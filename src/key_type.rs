@@ -11,7 +11,7 @@ use lockfence_core::wheel::Tick;
 use redis_module::raw;
 
 use crate::boundary::guard;
-use crate::server::{CommandTime, Ctx, Kinds, Name, api};
+use crate::server::{CommandTime, Ctx, Kinds, Name, api, forget_after_this_turn};
 use crate::state::{self, Unlinked};
 use crate::{persistence, waiters};
 
@@ -101,7 +101,13 @@ unsafe extern "C" fn unlink_lock(ctx: *mut raw::RedisModuleKeyOptCtx, value: *co
         waiters::lose_key(db, key);
         let at = CommandTime::now();
         let unlinked = Unlinked { at, db, key: key.to_vec(), lock: record.lock.clone() };
-        state::with(|state| state.remember_unlinked(unlinked));
+        let first = state::with(|state| {
+            state.remember_unlinked(unlinked);
+            state.unlinked.len() == 1
+        });
+        if first && !at.is_exact() {
+            forget_after_this_turn();
+        }
     });
 }
 

@@ -162,7 +162,7 @@ impl State {
 
     /// The lock that stood at a key until the command that is running deleted it.
     pub(crate) fn stood(&self, db: u32, key: &[u8], now: CommandTime) -> Option<&Lock> {
-        let same_command = |old: &&Unlinked| old.at.same_command(now);
+        let same_command = |old: &&Unlinked| old.at == now;
         self.unlinked
             .iter()
             .filter(same_command)

@@ -1,30 +1,29 @@
 //! Whether two things happened during one and the same command.
 
-use lockfence_core::clock::Instant;
 use redis_module::raw;
 
-use crate::clock;
+use super::api;
+use crate::boundary::forget_unlinked;
 
-/// Without the server's own time of the command: what is longer ago than this was another command, µs.
-const SAME_COMMAND_US: u64 = 5_000;
-
-/// A moment, as far as telling commands apart goes.
+/// Tells commands apart: when the command that is running began, by the server. The same number as long as it runs.
+/// Redis and Valkey have it from 7.2 on; before, all are equal, and [`forget_after_this_turn`] serves instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct CommandTime {
-    /// When the command began, by the server: the same number as long as it runs. Not before Redis and Valkey 7.2.
-    began: Option<i64>,
-    at: Instant,
-}
+pub(crate) struct CommandTime(Option<i64>);
 
 impl CommandTime {
     pub(crate) fn now() -> Self {
         // SAFETY: the static is copied out; the function takes nothing.
-        let began = unsafe { raw::RedisModule_CachedMicroseconds.map(|micros| micros()) };
-        Self { began, at: clock::now().mono }
+        Self(unsafe { raw::RedisModule_CachedMicroseconds.map(|micros| micros()) })
     }
 
-    pub(crate) fn same_command(self, later: Self) -> bool {
-        self.began == later.began
-            && later.at.since_us(self.at) < if self.began.is_some() { u64::MAX } else { SAME_COMMAND_US }
+    /// Whether the server tells commands apart.
+    pub(crate) const fn is_exact(self) -> bool {
+        self.0.is_some()
     }
+}
+
+/// Has what is remembered for one command forgotten before the event loop's next turn.
+pub(crate) fn forget_after_this_turn() {
+    // SAFETY: the callback takes no data.
+    unsafe { api!(RedisModule_EventLoopAddOneShot(Some(forget_unlinked), std::ptr::null_mut())) };
 }
