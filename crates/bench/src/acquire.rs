@@ -57,33 +57,53 @@ pub(crate) fn measure(kind: ServerKind, rounds: usize, report: &mut Report) {
 }
 
 /// New names all the time, as an application has them, in a keyspace of some hundred thousand keys: a name used once
-/// more would find warm caches and a table of the right size.
+/// more would find warm caches and a table of the right size. Each side has a server of its own, so that its keyspace
+/// holds what it would hold in use: locks alone, or plain keys and their TTLs.
 fn pipelined(kind: ServerKind, rounds: usize, report: &mut Report) {
-    let server = Server::start(kind);
-    let mut wires: Vec<Wire> = (0..CONNECTIONS).map(|_| Wire::to(&server)).collect();
-    let (mut lockfence, mut set) = (Seen::default(), Seen::default());
-    let mut next = 0;
+    let mut sides = [Side::Lockfence, Side::Set].map(|side| Station::start(kind, side));
     for round in 0..rounds + WARM_UP {
         if round == WARM_UP {
-            (lockfence, set) = (Seen::default(), Seen::default());
-        }
-        if round % ROUNDS_KEPT == 0 {
-            wires[0].ask(&["FLUSHALL", "SYNC"]);
+            sides.iter_mut().for_each(|station| station.seen = Seen::default());
         }
         // Each side is first in turn.
-        let order = if round % 2 == 0 { [Side::Lockfence, Side::Set] } else { [Side::Set, Side::Lockfence] };
-        for side in order {
-            let seen = if matches!(side, Side::Lockfence) { &mut lockfence } else { &mut set };
-            let batches = new_batches(side, &mut next);
-            seen.note(&server, batches.len() * PIPELINE, || {
-                for batch in batches.chunks(CONNECTIONS) {
-                    wires.iter_mut().zip(batch).for_each(|(wire, bytes)| wire.send(bytes));
-                    wires.iter_mut().for_each(|wire| wire.lines(PIPELINE));
-                }
-            });
+        sides.rotate_left(1);
+        for station in &mut sides {
+            station.round(round);
         }
     }
-    rows(kind, "pipelined", [lockfence, set], report);
+    sides.sort_by_key(|station| matches!(station.side, Side::Set));
+    rows(kind, "pipelined", sides.map(|station| station.seen), report);
+}
+
+/// One side of the comparison, with its server.
+struct Station {
+    side: Side,
+    server: Server,
+    wires: Vec<Wire>,
+    seen: Seen,
+    next: usize,
+}
+
+impl Station {
+    fn start(kind: ServerKind, side: Side) -> Self {
+        let server = Server::start(kind);
+        let wires = (0..CONNECTIONS).map(|_| Wire::to(&server)).collect();
+        Self { side, server, wires, seen: Seen::default(), next: 0 }
+    }
+
+    fn round(&mut self, round: usize) {
+        if round.is_multiple_of(ROUNDS_KEPT) {
+            self.wires[0].ask(&["FLUSHALL", "SYNC"]);
+        }
+        let batches = new_batches(self.side, &mut self.next);
+        let wires = &mut self.wires;
+        self.seen.note(&self.server, batches.len() * PIPELINE, || {
+            for batch in batches.chunks(CONNECTIONS) {
+                wires.iter_mut().zip(batch).for_each(|(wire, bytes)| wire.send(bytes));
+                wires.iter_mut().for_each(|wire| wire.lines(PIPELINE));
+            }
+        });
+    }
 }
 
 fn new_batches(side: Side, next: &mut usize) -> Vec<Vec<u8>> {
