@@ -105,7 +105,9 @@ impl Issuer {
     fn base_of_caps(&self, now: Now) -> u64 {
         match self.source {
             TokenSource::Clock => self.base(now).max(self.latest),
-            TokenSource::Dense => self.high,
+            // Not *high*: it would rise with each grant on a crafted record, without end. The clock is above all that a
+            // server with clock tokens has issued, whose data this one may have taken over.
+            TokenSource::Dense => now.wall.micros().max(self.latest),
         }
     }
 

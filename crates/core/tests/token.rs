@@ -426,3 +426,25 @@ fn floors_of_starts_that_are_apart_do_not_add_up() {
         known = (issuer.high(), issuer.floor());
     }
 }
+
+/// Dense tokens on the data of a server with clock tokens go on above them, also for a lock whose record has gone.
+#[test]
+fn dense_tokens_on_clock_data_do_not_fall() {
+    use lockfence_core::clock::{Instant, Now, Wall};
+    use lockfence_core::lock::Lock;
+    use lockfence_core::token::{Floor, Issuer, TokenSource};
+    let clock_token = 1_764_428_400_000_000;
+    let now = Now { mono: Instant::from_micros(0), wall: Wall::from_micros(clock_token + 60_000_000) };
+    let next = |issuer: &Issuer| issuer.next(&Lock::default(), None, now).unwrap().get();
+    let mut by_record = Issuer::new(TokenSource::Dense);
+    by_record.loaded(clock_token, now);
+    assert_eq!(next(&by_record), clock_token + 1);
+    let mut by_aux = Issuer::new(TokenSource::Dense);
+    by_aux.restored(clock_token, Floor::default(), now);
+    assert_eq!(next(&by_aux), clock_token + 1);
+    let mut crafted = Issuer::new(TokenSource::Dense);
+    for _ in 0..1_000 {
+        crafted.loaded(9_007_199_254_740_990, now);
+    }
+    assert!(next(&crafted) <= clock_token + 71_000_000, "a crafted record used up the numbers");
+}
