@@ -211,8 +211,13 @@ fn settle_key(ctx: Ctx, event: &[u8], name: Name<'_>) {
     }
     let Slot::Lock(record) = key.slot() else { return };
     let now = clock::now();
+    // While the AOF is read commands cannot be told apart. Then nothing is joined: a lease that arrives stays.
+    let loading = ctx.flags() & raw::REDISMODULE_CTX_FLAGS_LOADING != 0;
     state::with(|state| {
         let (db, bytes) = (ctx.db(), name.bytes());
+        if loading {
+            state.unlinked.clear();
+        }
         if let Some(stood) = state.stood(db, bytes, CommandTime::now()) {
             record.lock.arrive_over(stood);
         }

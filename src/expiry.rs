@@ -41,9 +41,6 @@ pub(crate) fn arm(ctx: Ctx, now: Instant) {
 
 fn set(ctx: Ctx, now: Instant, not_before: Instant) {
     state::with(|state| {
-        if state.replica && !planted::is(Bug::ReplicaExpires) {
-            return;
-        }
         let returns = (!state.returns.is_empty()).then_some(state.returns_from.max(now));
         let due = [state.room.next_due(), state.wheel.next_due(), returns].into_iter().flatten().min();
         let Some(due) = due else { return };
@@ -104,8 +101,10 @@ fn tick(ctx: Ctx) {
         for place in state::with(|state| state.room.overdue_locks(now, LOCKS_AT_ONCE)) {
             hand_over(ctx, &place, now);
         }
+    }
+    if may_write || (!primary && !loading) {
         for _ in 0..RECORDS_AT_ONCE {
-            if !look_at_next_record(ctx) {
+            if !look_at_next_record(ctx, may_write) {
                 break;
             }
         }
@@ -116,7 +115,7 @@ fn tick(ctx: Ctx) {
         }
     }
     let now = clock::now().mono;
-    set(ctx, now, if may_write { now } else { now.plus_ms(PAUSED_MS) });
+    set(ctx, now, if may_write || !primary { now } else { now.plus_ms(PAUSED_MS) });
 }
 
 /// Serves the queue of one lock, by the server's own rules for writes (enough replicas, no failed save).
@@ -169,8 +168,9 @@ fn is_lost(line: &str) -> bool {
     line.contains("non local key") || line.contains("cluster is down") || line.starts_with("WRONGTYPE")
 }
 
-/// Looks at the next record that may be idle, and drops it if it is. `false` when none is due.
-fn look_at_next_record(ctx: Ctx) -> bool {
+/// Looks at the next record that may be idle, and drops it if it is and may be dropped (not on a replica). `false` when
+/// none is due.
+fn look_at_next_record(ctx: Ctx, may_drop: bool) -> bool {
     let now = clock::now();
     let Some(due) = state::with(|state| state.wheel.take_due(now.mono)) else { return false };
     ctx.select_db(due.db);
@@ -183,7 +183,7 @@ fn look_at_next_record(ctx: Ctx) -> bool {
     let idle = state::with(|state| {
         let idle_since = record.lock.free_since(now.mono);
         let idle = idle_since.is_some_and(|since| now.mono.since_ms(since) >= state.config.idle_ttl_ms);
-        if !idle || state.room.queue(due.db, &due.key).is_some() {
+        if !idle || !may_drop || state.room.queue(due.db, &due.key).is_some() {
             state.file(due.db, &due.key, record, now);
             return false;
         }

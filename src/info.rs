@@ -14,7 +14,10 @@ pub(crate) fn register(ctx: Ctx) {
     unsafe { api!(RedisModule_RegisterInfoFunc(ctx.raw(), Some(report))) };
 }
 
-unsafe extern "C" fn report(ctx: *mut raw::RedisModuleInfoCtx, _for_crash_report: c_int) {
+unsafe extern "C" fn report(ctx: *mut raw::RedisModuleInfoCtx, for_crash_report: c_int) {
+    if for_crash_report != 0 {
+        return; // a signal handler: nothing may be allocated
+    }
     guard(|| {
         // SAFETY: an empty name is the module's own section; "lockfence_" is put before field names by the server.
         unsafe { api!(RedisModule_InfoAddSection(ctx, c"".as_ptr())) };

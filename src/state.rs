@@ -11,6 +11,7 @@ use std::sync::LazyLock;
 use lockfence_core::clock::{Instant, Now};
 use lockfence_core::codec::Log;
 use lockfence_core::lock::Lock;
+use lockfence_core::planted::{self, Bug};
 use lockfence_core::queue::WaiterId;
 use lockfence_core::room::Room;
 use lockfence_core::token::{Issuer, TokenSource};
@@ -68,7 +69,7 @@ pub(crate) struct State {
     pub(crate) returns_from: Instant,
     pub(crate) wheel: Wheel,
     /// Whether this server is a replica: from its flags at load, and from each change of role it tells. Then nothing
-    /// is granted, and there is nothing to do by the timer.
+    /// is granted, and the timer does no more than file again the records that still stand.
     pub(crate) replica: bool,
     /// The end of the restart quarantine.
     pub(crate) grants_from: Instant,
@@ -93,7 +94,8 @@ pub(crate) struct State {
 struct MainThread(RefCell<State>);
 
 // SAFETY: the server calls the module on its main thread, or while that thread stands still (the global lock), but for
-// the `free` callback of the data types and forked children's callbacks, neither of which touch the state.
+// the `free` callback of the data types, which does not touch the state, and the callbacks of forked children, which
+// have one thread and a copy of their own (the server never forks inside a borrow).
 #[allow(unsafe_code, reason = "a static must be Sync; see above")]
 unsafe impl Sync for MainThread {}
 // SAFETY: as above.
@@ -148,6 +150,9 @@ impl State {
     }
 
     fn idle_from(&self, record: &LockRecord, now: Now) -> Instant {
+        if self.replica && !planted::is(Bug::ReplicaExpires) {
+            return now.mono.plus_us(LOOK_AGAIN_US);
+        }
         let idle = record.lock.last_end().plus_ms(self.config.idle_ttl_ms);
         idle.max(now.mono.plus_us(LOOK_SOONEST_US)).min(now.mono.plus_us(LOOK_AGAIN_US))
     }

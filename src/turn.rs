@@ -33,6 +33,7 @@ pub(crate) fn at_lock<R>(
     key: &mut Key<'_>,
     work: impl FnOnce(&mut Turn<'_, Blocked>) -> R,
 ) -> Result<R, Failure> {
+    let _whole = Whole;
     let now = clock::now();
     let ctx = key.ctx();
     let db = ctx.db();
@@ -44,7 +45,6 @@ pub(crate) fn at_lock<R>(
         Slot::Fence(_) | Slot::Other => return Err(Failure::WrongType),
     };
     let (result, log, answers) = state::with(|state| {
-        let _whole = Whole;
         let (result, answers) = take(state, db, name, &mut record.lock, now, work);
         if !state.log.is_empty() {
             announce_floor(state);
@@ -104,7 +104,7 @@ fn take<R>(
 
 /// When somebody who waits for this lock may be served without any command: at the end of the next lease, or of the
 /// quarantine.
-pub(crate) fn look_at(lock: &Lock, now: Instant, grants_from: Instant) -> Instant {
+fn look_at(lock: &Lock, now: Instant, grants_from: Instant) -> Instant {
     if now < grants_from {
         return grants_from;
     }

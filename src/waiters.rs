@@ -182,11 +182,12 @@ fn standing_at(ctx: Ctx, place: &Place, now: Instant) -> Standing {
     found
 }
 
-/// A request of this owner was answered with a token that is also on its way to waiting requests of the same owner.
-pub(crate) fn told_otherwise(db: u32, key: &[u8], token: u64) {
+/// This owner has been told on another connection that it holds the lock: what was granted to its waiting requests is
+/// not given back, even if none of their replies goes out.
+pub(crate) fn told_otherwise(db: u32, key: &[u8], owner: &[u8]) {
     state::with(|state| {
-        for grant in &state.in_delivery {
-            if grant.db == db && *grant.key == *key && grant.token == token {
+        for grant in state.in_delivery.iter().chain(&state.returns) {
+            if grant.db == db && *grant.key == *key && *grant.owner == *owner {
                 grant.told.set(true);
             }
         }
@@ -243,9 +244,10 @@ fn leave(handle: Blocked, now: Instant) -> Option<(Place, Waiter<Blocked>)> {
 pub(crate) fn done_with(ctx: Ctx, delivery: Delivery) {
     let Some(grant) = delivery.grant else { return };
     state::with(|state| {
-        if Rc::strong_count(&grant) <= 2 {
-            state.in_delivery.retain(|other| !Rc::ptr_eq(other, &grant));
+        if Rc::strong_count(&grant) > 2 {
+            return; // another reply of this grant is still to go out
         }
+        state.in_delivery.retain(|other| !Rc::ptr_eq(other, &grant));
         if !grant.told.get() {
             state.returns.push(grant);
         }

@@ -541,22 +541,6 @@ server_tests! {
         }
     }
 
-    /// H5: "FENCE.WRITE onto a list, onto a key with TTL, onto another lock": as SET, whatever stood there goes; who
-    /// waited for that other lock is told.
-    fn a_write_replaces_another_lock_as_set_does(kind: ServerKind) {
-        let server = Server::start(kind);
-        let mut conn = server.connect();
-        let token = cmd!(conn, "LOCK.ACQUIRE", "lock", "me", LONG_MS).token();
-        let other = cmd!(conn, "LOCK.ACQUIRE", "other", "you", LONG_MS).token();
-        let mut waiting = waiter(&server, "other", "w", LONG_MS, 1);
-        cmd!(conn, "FENCE.WRITE", "lock", token, "other", "now data").ok();
-        waiting.recv(SOON).assert_err_prefix("LOCKLOST ");
-        assert_eq!(cmd!(conn, "GET", "other").text(), "now data");
-        cmd!(conn, "FENCE.CHECK", "other", other).assert_err_prefix("WRONGTYPE ");
-        assert_eq!(cmd!(conn, "DEL", "other").int(), 1);
-        assert!(cmd!(conn, "LOCK.ACQUIRE", "other", "w", LONG_MS).token() > other);
-    }
-
     /// "TTLs, WATCH, tracking and keyspace events work as for SET": the events.
     fn a_write_notifies_as_set_does(kind: ServerKind) {
         let server = Server::start(kind);
@@ -759,6 +743,21 @@ server_tests! {
             ask(&mut conn, way, "lock", token, "data").no_err();
         }
         assert_eq!(common::stat_of(&server, "fenced_total"), 3);
+    }
+
+    /// H5, "FENCE.WRITE onto another lock"; "no FENCE.* command changes a lock": it cannot be used as LOCK.BREAK.
+    fn locks_and_fences_are_not_written_over(kind: ServerKind) {
+        let server = Server::start(kind);
+        let mut conn = server.connect();
+        let token = cmd!(conn, "LOCK.ACQUIRE", "lock", "owner", 600_000).token();
+        cmd!(conn, "FENCE.ADVANCE", "fence", 1).int();
+        cmd!(conn, "FENCE.ADVANCE", "other", 1).int();
+        for key in ["lock", "other"] {
+            cmd!(conn, "FENCE.WRITE", "fence", 1, key, "junk").assert_err_prefix("WRONGTYPE ");
+        }
+        assert_eq!(cmd!(conn, "FENCE.CHECK", "lock", token).token(), token);
+        assert_eq!(cmd!(conn, "LOCK.RELEASE", "lock", "owner").int(), 1);
+        assert_eq!(cmd!(conn, "FENCE.CHECK", "other", 1).int(), 1);
     }
 }
 

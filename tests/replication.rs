@@ -289,10 +289,6 @@ fn end_rows() -> Vec<Row> {
             acquire(conn, "lock", "me", MINUTE_MS);
             cmd!(conn, "SET", "lock", "a string").ok();
         }),
-        row("overwrite by a fenced write", &[&[EFFECT, "SET"]], |_, conn| {
-            acquire(conn, "data lock", "me", MINUTE_MS);
-            cmd!(conn, "FENCE.WRITE", "fence", 31, "data lock", "a string").ok();
-        }),
         row("a fence that ends", &[&[EFFECT, "DEL"], &[EFFECT, "UNLINK"]], |_, conn| {
             cmd!(conn, "FENCE.ADVANCE", "short", 5, "PX", 20).int();
             wait_until(

@@ -498,13 +498,25 @@ fn wait_calm(sentinel: &Sentinel) {
     });
 }
 
+/// INFO replication; empty when the sentinel has just closed all connections of that server (it does so when it
+/// reconfigures one).
+fn replication_of(server: &Server) -> std::collections::BTreeMap<String, String> {
+    let asked = server.try_connect().map(|mut conn| conn.try_cmd(&args!["INFO", "replication"], SOON));
+    let text = match asked {
+        Ok(Received::Reply(reply)) => reply.text(),
+        _ => String::new(),
+    };
+    let pair = |line: &str| line.split_once(':').map(|(name, value)| (name.to_owned(), value.to_owned()));
+    text.lines().filter_map(pair).collect()
+}
+
 /// Waits until all others follow the primary that the sentinel names; returns its port.
 #[track_caller]
 fn wait_until_followed(servers: &[Server], sentinel: &Sentinel) -> u16 {
     wait_for("all to follow the primary", FAILOVER, || {
         let port = sentinel.primary_port();
         let follows = |server: &Server| {
-            let seen = server.info("replication");
+            let seen = replication_of(server);
             let link = ["role", "master_port", "master_link_status"].map(|name| seen.get(name).cloned());
             let wanted = ["slave", &port.to_string(), "up"].map(|value| Some(value.to_owned()));
             if link == wanted { None } else { Some((server.port(), link)) }

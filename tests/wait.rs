@@ -680,10 +680,6 @@ server_tests! {
             cmd!(conn, "RPUSH", "list", 2, 1).int();
             assert_eq!(cmd!(conn, "SORT", "list", "STORE", "L").int(), 2);
         });
-        lost(&server, "FENCE.WRITE over", |conn| {
-            let token = cmd!(conn, "LOCK.ACQUIRE", "guard", "x", LONG_MS).token();
-            cmd!(conn, "FENCE.WRITE", "guard", token, "L", "x").ok();
-        });
         lost(&server, "eviction", |conn| {
             cmd!(conn, "CONFIG", "SET", "maxmemory-policy", "allkeys-random").ok();
             cmd!(conn, "CONFIG", "SET", "maxmemory", 1).ok();
@@ -797,5 +793,43 @@ server_tests! {
         cmd!(conn, "LOCK.RELEASE", "lock", "a");
         assert_eq!(b.recv(SOON).token(), high);
         assert_eq!(stat_of(&server, "highest_token"), high);
+    }
+
+    /// G2: an owner whose waiting connection went at the hand-over, and who was told on another connection that it holds
+    /// the lock, keeps it: its lease is not given back behind its back.
+    fn a_lease_confirmed_on_another_connection_is_not_given_back(kind: ServerKind) {
+        let server = Server::start(kind);
+        let mut conn = server.connect();
+        for how in ["acquire", "extend"] {
+            let lock = format!("lock:{how}");
+            cmd!(conn, "LOCK.ACQUIRE", &lock, "first", 600_000).token();
+            let mut second = server.connect();
+            let id = second.id();
+            send!(second, "LOCK.ACQUIRE", &lock, "second", 600_000, "WAIT", 0);
+            server.wait_blocked_clients(1);
+            let mut third = server.connect();
+            send!(third, "LOCK.ACQUIRE", &lock, "third", 600_000, "WAIT", 0);
+            server.wait_blocked_clients(2);
+            cmd!(conn, "MULTI").ok();
+            cmd!(conn, "LOCK.RELEASE", &lock, "first");
+            cmd!(conn, "CLIENT", "KILL", "ID", id);
+            // The server refuses writes for now, so that what was granted to nobody cannot be given back yet.
+            cmd!(conn, "CONFIG", "SET", "min-replicas-to-write", 1);
+            cmd!(conn, "EXEC").no_err();
+            // Writes are taken again, and the owner asks at once, in the same packet.
+            let allow = args!["CONFIG", "SET", "min-replicas-to-write", 0];
+            if how == "acquire" {
+                let ask = args!["LOCK.ACQUIRE", &lock, "second", 600_000, "WITHINFO"];
+                let reply = conn.pipeline(&[allow, ask]).pop().expect("two replies");
+                assert_eq!((reply.field("granted").int(), reply.field("renewed").int()), (1, 1));
+            } else {
+                let ask = args!["LOCK.EXTEND", &lock, "second", 600_000];
+                assert_eq!(conn.pipeline(&[allow, ask]).pop().expect("two replies").int(), 1);
+            }
+            third.assert_silent(500);
+            assert_eq!(cmd!(conn, "LOCK.RELEASE", &lock, "second").int(), 1);
+            third.recv(Duration::from_secs(15)).token();
+            assert_eq!(cmd!(conn, "LOCK.RELEASE", &lock, "third").int(), 1);
+        }
     }
 }

@@ -10,7 +10,7 @@ use super::refuse_on_replica;
 use crate::boundary::Call;
 use crate::reply::{self, Failure};
 use crate::server::{Ctx, Key, Slot};
-use crate::turn::{at_lock, look_at};
+use crate::turn::at_lock;
 use crate::{clock, state, waiters};
 
 /// Contexts in which a client cannot be made to wait; there the answer is immediate. Blocking in one of them would
@@ -45,7 +45,7 @@ pub(crate) fn run(call: &Call<'_>) -> Result<(), Failure> {
     })??;
     match &answer {
         Outcome::Granted(grant) if grant.renewed => {
-            waiters::told_otherwise(call.ctx.db(), name.bytes(), grant.token.get());
+            waiters::told_otherwise(call.ctx.db(), name.bytes(), request.owner.bytes());
         }
         Outcome::Granted(_) => state::with(|state| state.stats.grants = state.stats.grants.saturating_add(1)),
         _ if request.wait.is_some() => {
@@ -63,7 +63,8 @@ fn wait(ctx: Ctx, key: &mut Key<'_>, request: &Acquire<'_>) -> Result<bool, Fail
     let now = clock::now().mono;
     let grants_from = state::with(|state| state.grants_from);
     let look = match key.slot() {
-        Slot::Lock(record) => look_at(&record.lock, now, grants_from),
+        // The lease may have ended since the turn: then look at once.
+        Slot::Lock(record) => record.lock.next_end(now).unwrap_or(now).max(grants_from),
         Slot::Empty | Slot::Fence(_) | Slot::Other => grants_from,
     };
     waiters::enqueue(ctx, key.name().bytes(), request, look)

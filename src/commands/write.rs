@@ -6,7 +6,7 @@ use lockfence_core::request::split_fenced;
 use super::{advance, check_token, refuse_on_replica};
 use crate::boundary::Call;
 use crate::reply::Failure;
-use crate::server::{Ctx, Key, Name};
+use crate::server::{Ctx, Key, Name, Slot};
 
 /// Where the data key stands in the command.
 const DATA_KEY: usize = 3;
@@ -28,6 +28,7 @@ pub(crate) fn run(call: &Call<'_>) -> Result<(), Failure> {
     if options.iter().any(|option| option.eq_ignore_ascii_case(b"GET")) {
         refuse_unless_readable(call.ctx, data)?;
     }
+    refuse_locks_and_fences(call.ctx, data)?;
     let mut key = Key::to_write(call.ctx, name);
     check_token(&mut key, token)?;
     advance::raise(&mut key, token, None);
@@ -36,6 +37,14 @@ pub(crate) fn run(call: &Call<'_>) -> Result<(), Failure> {
     // effect. 0: in the caller's protocol. E: errors as replies.
     call.ctx.run(c"!0E", c"SET", &call.names_from(DATA_KEY)).pass_on();
     Ok(())
+}
+
+/// SET would end whatever lease stands at the key: LOCK.BREAK by those who may not.
+fn refuse_locks_and_fences(ctx: Ctx, data: Name<'_>) -> Result<(), Failure> {
+    match Key::to_read(ctx, data).slot() {
+        Slot::Lock(_) | Slot::Fence(_) => Err(Failure::WrongType),
+        Slot::Empty | Slot::Other => Ok(()),
+    }
 }
 
 /// The record that says who may write must not be what is written.
