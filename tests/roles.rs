@@ -501,7 +501,7 @@ fn wait_calm(sentinel: &Sentinel) {
 /// INFO replication; empty when the sentinel has just closed all connections of that server (it does so when it
 /// reconfigures one).
 fn replication_of(server: &Server) -> std::collections::BTreeMap<String, String> {
-    let asked = server.try_connect().map(|mut conn| conn.try_cmd(&args!["INFO", "replication"], SOON));
+    let asked = server.try_connect().map(|mut conn| conn.try_cmd(args!["INFO", "replication"], SOON));
     let text = match asked {
         Ok(Received::Reply(reply)) => reply.text(),
         _ => String::new(),

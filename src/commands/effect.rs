@@ -15,9 +15,8 @@ use crate::server::{Key, Slot};
 use crate::{clock, expiry, state};
 
 /// The replication link, the AOF, and the server's own slot migration. Nobody else may say what happened.
-const TRUSTED: u32 = raw::REDISMODULE_CTX_FLAGS_REPLICATED
-    | raw::REDISMODULE_CTX_FLAGS_LOADING
-    | raw::REDISMODULE_CTX_FLAGS_ASYNC_LOADING;
+/// (While a replica loads in the background it serves clients: that flag says nothing of who is calling.)
+const TRUSTED: u32 = raw::REDISMODULE_CTX_FLAGS_REPLICATED | raw::REDISMODULE_CTX_FLAGS_LOADING;
 
 pub(crate) fn run(call: &Call<'_>) -> Result<(), Failure> {
     if call.ctx.flags() & TRUSTED == 0 {
