@@ -60,8 +60,7 @@ pub(crate) fn at_lock<R>(
         if !stands {
             key.set_lock(Box::new(fresh));
         }
-        let by_timer = state::with(|state| state.running_own);
-        if !(by_timer && planted::is(Bug::TimerUnreplicated)) {
+        if !(planted::is(Bug::TimerUnreplicated) && state::with(|state| state.running_own)) {
             ctx.replicate_effect(key.name(), log.bytes());
         }
         ctx.signal_modified(key.name());

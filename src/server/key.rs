@@ -103,23 +103,20 @@ impl<'t> Key<'t> {
 
     /// Puts a lock's record here.
     pub(crate) fn set_lock(&mut self, record: Box<LockRecord>) {
-        let value = Box::into_raw(record);
-        // SAFETY: the key is open for writing; the server owns the box from now on and frees it by the type's callback.
-        let status = unsafe {
-            api!(RedisModule_ModuleTypeSetValue(self.raw, LOCK.load(Ordering::Relaxed), value.cast()))
-        };
-        if status != raw::REDISMODULE_OK as i32 {
-            // SAFETY: the server did not take it.
-            drop(unsafe { Box::from_raw(value) });
-        }
+        self.set(&LOCK, record);
     }
 
     /// Puts a fence's record here.
     pub(crate) fn set_fence(&mut self, record: Box<FenceRecord>) {
+        self.set(&FENCE, record);
+    }
+
+    /// `kind` must be the type whose values are boxes of `T`.
+    fn set<T>(&mut self, kind: &AtomicPtr<raw::RedisModuleType>, record: Box<T>) {
         let value = Box::into_raw(record);
-        // SAFETY: as in `set_lock`.
+        // SAFETY: the key is open for writing; the server owns the box from now on and frees it by the type's callback.
         let status = unsafe {
-            api!(RedisModule_ModuleTypeSetValue(self.raw, FENCE.load(Ordering::Relaxed), value.cast()))
+            api!(RedisModule_ModuleTypeSetValue(self.raw, kind.load(Ordering::Relaxed), value.cast()))
         };
         if status != raw::REDISMODULE_OK as i32 {
             // SAFETY: the server did not take it.
