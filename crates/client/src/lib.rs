@@ -44,5 +44,10 @@ pub use fenced::Fenced;
 pub use held::{Held, Released};
 pub use lockfence::{Lockfence, Stats};
 
+/// The README's examples compile.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 #[cfg(all(feature = "planted", not(debug_assertions)))]
 compile_error!("the feature `planted` is for tests only: a release must not have it");
