@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use lockfence_core::ids::Mode;
 use lockfence_core::limits;
 use redis::{ConnectionAddr, IntoConnectionInfo as _};
 
@@ -46,6 +47,27 @@ pub enum ConfigError {
     /// The lock shall be held for no time at all.
     #[error("max_hold must be above 0")]
     BadMaxHold,
+    /// The number of holders of [`Options::limit`] is out of range.
+    #[error("the limit must be from 1 to {max} holders, not {0}", max = limits::HOLDERS_MAX)]
+    BadLimit(u32),
+    /// A limit on a quorum: it could not be kept. Use one server (or Sentinel, or a cluster) for semaphores.
+    #[error(
+        "a limit cannot be kept by a quorum ({nodes} nodes): two holders may have different majorities, so that more than \
+         the limit would hold it; use one server for it"
+    )]
+    LimitOnQuorum {
+        /// How many nodes there are.
+        nodes: usize,
+    },
+    /// A fence that is not the lock itself, for a lock that several may hold.
+    #[error(
+        "a {mode} lock cannot have a fence of its own: each holder's token would fence those before it, who hold it too; \
+         use the lock itself as the fence (fence_here), on its own server"
+    )]
+    FenceNotExclusive {
+        /// The lock's mode.
+        mode: &'static str,
+    },
 }
 
 /// Shortest lease: below it, no margin for clocks and the network is left.
@@ -70,13 +92,14 @@ pub struct Options {
     pub(crate) ttl: Option<Duration>,
     pub(crate) renew: bool,
     pub(crate) max_hold: Option<Duration>,
+    pub(crate) mode: Mode,
 }
 
 impl Options {
     /// Now or not at all.
     #[must_use]
     pub const fn try_once() -> Self {
-        Self { wait: Wait::No, ttl: None, renew: true, max_hold: None }
+        Self { wait: Wait::No, ttl: None, renew: true, max_hold: None, mode: Mode::Exclusive }
     }
 
     /// Waits so long.
@@ -107,6 +130,27 @@ impl Options {
     #[must_use]
     pub const fn max_hold(self, time: Duration) -> Self {
         Self { max_hold: Some(time), ..self }
+    }
+
+    /// Shares the lock: any number of shared holders at once, none together with an exclusive one. For readers, where
+    /// a writer takes the same lock without this. The queue stays first come, first served, so neither side starves.
+    /// Works on one server and on a quorum.
+    ///
+    /// Every holder has a token of its own, but only [`Held::fence_here`](crate::Held::fence_here) can use it: a fence
+    /// elsewhere knows one highest token, and would shut out the other holders.
+    #[must_use]
+    pub const fn shared(self) -> Self {
+        Self { mode: Mode::Shared, ..self }
+    }
+
+    /// A semaphore: up to `holders` (1 to 1,000,000) hold the lock at once. Each request is judged by its own number
+    /// against the holders present: let all clients of one lock name the same. On one server only: `acquire` refuses
+    /// it on a quorum with [`ConfigError::LimitOnQuorum`], and a number out of range with [`ConfigError::BadLimit`].
+    ///
+    /// For tokens and fences see [`Self::shared`].
+    #[must_use]
+    pub const fn limit(self, holders: u32) -> Self {
+        Self { mode: Mode::Limit(holders), ..self }
     }
 }
 
@@ -207,6 +251,15 @@ impl Builder {
             name: self.name,
         };
         Ok(Lockfence::new(targets, config))
+    }
+}
+
+/// Whether so many nodes can keep that mode.
+pub(crate) const fn check_mode(mode: Mode, nodes: usize) -> Result<(), ConfigError> {
+    match mode {
+        Mode::Limit(n) if n == 0 || n > limits::HOLDERS_MAX => Err(ConfigError::BadLimit(n)),
+        Mode::Limit(_) if nodes > 1 => Err(ConfigError::LimitOnQuorum { nodes }),
+        _ => Ok(()),
     }
 }
 

@@ -6,9 +6,11 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use lockfence_core::clock::Instant;
+use lockfence_core::ids::Mode;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::clock;
+use crate::config::ConfigError;
 use crate::error::{Error, Lost};
 use crate::fenced::Fenced;
 use crate::lockfence::Inner;
@@ -104,7 +106,9 @@ impl Held {
     /// it is refused there once a higher token was seen. The token is announced at once.
     ///
     /// # Errors
-    /// [`Error::Fenced`] where a higher token was seen already; [`Error::Refused`], [`Error::Indeterminate`].
+    /// [`Error::Fenced`] where a higher token was seen already; [`Error::Refused`], [`Error::Indeterminate`];
+    /// [`ConfigError::FenceNotExclusive`](crate::ConfigError::FenceNotExclusive) on a lock that was got with
+    /// [`shared`](crate::Options::shared) or [`limit`](crate::Options::limit): nothing was sent.
     pub async fn fence(&self, data: &redis::Client) -> Result<Fenced, Error> {
         let mut fence = b"fence:".to_vec();
         fence.extend_from_slice(&self.subject.lock);
@@ -116,16 +120,20 @@ impl Held {
     /// # Errors
     /// As [`Self::fence`].
     pub async fn fence_at(&self, data: &redis::Client, fence: impl Into<Vec<u8>>) -> Result<Fenced, Error> {
+        if self.subject.mode != Mode::Exclusive {
+            return Err(ConfigError::FenceNotExclusive { mode: self.subject.mode.name() }.into());
+        }
         let fenced = Fenced::connect(data, fence.into(), self.token, true).await?;
         fenced.advance().await?;
         Ok(fenced)
     }
 
     /// A fenced handle on the lock's own server, with the lock as the fence: for one server that has the lock and the
-    /// data. `None` on a quorum, whose nodes hold locks, not data.
+    /// data. `None` on a quorum, whose nodes hold locks, not data. With [`shared`](crate::Options::shared) and
+    /// [`limit`](crate::Options::limit) each holder's own token counts while it holds the lock.
     ///
     /// # Errors
-    /// As [`Self::fence`].
+    /// [`Error::Refused`] where the server cannot be reached.
     pub async fn fence_here(&self) -> Result<Option<Fenced>, Error> {
         match self.inner.nodes.as_slice() {
             [node] => {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tracing::Instrument as _;
 
-use crate::config::{Builder, Config, ConfigError, Options, Wait, check_times};
+use crate::config::{Builder, Config, ConfigError, Options, Wait, check_mode, check_times};
 use crate::error::Error;
 use crate::held::Held;
 use crate::node::{Node, Target};
@@ -152,8 +152,10 @@ impl Lockfence {
             return Err(ConfigError::BadMaxHold);
         }
         check_times(ttl, None)?;
+        check_mode(options.mode, self.0.nodes.len())?;
         let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
         let mut settings = Settings::new(self.0.nodes.len(), ttl_ms);
+        settings.mode = options.mode;
         if let Some(timeout) = config.node_timeout {
             settings.node_timeout_us = micros(timeout);
         }
@@ -161,7 +163,9 @@ impl Lockfence {
         settings.node_timeout_us = settings.node_timeout_us.min(ttl_ms.saturating_mul(1000) / 4);
         settings.wait_slice_ms = config.wait_slice.map(|slice| micros(slice) / 1000);
         let names: Vec<&str> = self.0.nodes.iter().map(|node| node.name()).collect();
-        let subject = Arc::new(Subject { lock: name.to_vec(), ttl_ms, prefix: config.name.clone() });
+        let subject =
+            Subject { lock: name.to_vec(), ttl_ms, prefix: config.name.clone(), mode: options.mode };
+        let subject = Arc::new(subject);
         let asked = Asked {
             patience_us: match options.wait {
                 Wait::No => Some(0),

@@ -16,6 +16,8 @@ pub(crate) struct Subject {
     pub(crate) ttl_ms: u64,
     /// What is put before the owner's digits.
     pub(crate) prefix: String,
+    /// How many may hold it, and together with whom.
+    pub(crate) mode: Mode,
 }
 
 impl Subject {
@@ -36,7 +38,7 @@ impl Subject {
                 let mut request = Acquire::new(Owner::new(&owner)?, ttl);
                 request.min_token = min_token.and_then(Token::new);
                 request.wait = wait_ms.map(|ms| if ms == 0 { Wait::Forever } else { Wait::Ms(ms) });
-                request.mode = Mode::Exclusive;
+                request.mode = self.mode;
                 request.with_info = true;
                 request.words(&self.lock)
             }
@@ -141,5 +143,26 @@ fn kind(error: &RedisError) -> FailureKind {
         "ERR" | "WRONGTYPE" | "NOAUTH" | "NOPERM" | "WRONGPASS" | "EXHAUSTED" => FailureKind::Fatal,
         "LOCKLOST" | "UNBLOCKED" => FailureKind::AskAgain,
         _ => FailureKind::Refused,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mode_goes_to_the_server() {
+        // mode, and its words
+        for (mode, words) in [(Mode::Exclusive, ""), (Mode::Shared, " SHARED"), (Mode::Limit(3), " LIMIT 3")]
+        {
+            let subject = Subject { lock: b"lock".to_vec(), ttl_ms: 5000, prefix: String::new(), mode };
+            let acquire = Command::Acquire { owner: OwnerId(1), min_token: None, wait_ms: None };
+            let sent = subject
+                .command(acquire)
+                .map(|cmd| String::from_utf8_lossy(&cmd.get_packed_command()).into_owned());
+            let sent =
+                sent.unwrap_or_default().split("\r\n").skip(2).step_by(2).collect::<Vec<_>>().join(" ");
+            assert_eq!(sent, format!("LOCK.ACQUIRE lock {:032x} 5000{words} WITHINFO", 1));
+        }
     }
 }
