@@ -1,6 +1,5 @@
 //! `LOCK.ACQUIRE lock owner ttl-ms [WAIT timeout-ms] [SHARED | LIMIT n] [MINTOKEN t] [WITHINFO]`
 
-use lockfence_core::ids::Mode;
 use lockfence_core::queue::Outcome;
 use lockfence_core::request::Acquire;
 use lockfence_core::turn::Acquired;
@@ -24,12 +23,6 @@ const NEVER_WAIT: u32 = raw::REDISMODULE_CTX_FLAGS_DENY_BLOCKING
 pub(crate) fn run(call: &Call<'_>) -> Result<(), Failure> {
     let max_ttl_ms = state::with(|state| state.config.max_ttl_ms);
     let mut request = Acquire::parse(call.words, max_ttl_ms)?;
-    if request.mode != Mode::Exclusive {
-        return Err(Failure::Line(format!(
-            "ERR {} is not supported by this version of lockfence",
-            request.mode.name().to_ascii_uppercase()
-        )));
-    }
     refuse_on_replica()?;
     if request.wait.is_some() && call.ctx.flags() & NEVER_WAIT != 0 {
         request.wait = None;
