@@ -1,6 +1,7 @@
 //! The examples, run as a reader would: on servers, and compared with what they are to print.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
@@ -62,5 +63,14 @@ server_tests! {
         assert_eq!(lines[1], "anna steps down");
         assert_eq!(lines[3], "anna steps down");
         assert_eq!(lines.len(), 4);
+    }
+
+    fn worker_pool(kind: ServerKind) {
+        let server = Server::start(kind);
+        let lines = lines("worker_pool", &[url(&server)]);
+        assert_eq!(lines.last().unwrap(), "8 jobs done, at most 3 at once");
+        let tokens: BTreeSet<&str> =
+            lines.iter().filter_map(|line| line.split_once("under token ").map(|(_, token)| token)).collect();
+        assert_eq!(tokens.len(), 8, "{lines:?}");
     }
 }
