@@ -38,8 +38,8 @@ async fn worker(locks: Lockfence, number: usize) -> Result<(), Error> {
 
 /// Each holder has a token of its own: a name for this piece of work that is never used again.
 async fn job(number: usize, token: u64) {
-    let working = WORKING.fetch_add(1, Ordering::Relaxed) + 1;
-    MOST.fetch_max(working, Ordering::Relaxed);
+    WORKING.fetch_add(1, Ordering::Relaxed);
+    MOST.fetch_max(WORKING.load(Ordering::Relaxed), Ordering::Relaxed);
     println!("worker {number} works under token {token}");
     tokio::time::sleep(Duration::from_millis(200)).await;
     WORKING.fetch_sub(1, Ordering::Relaxed);
