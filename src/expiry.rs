@@ -162,10 +162,10 @@ fn check_slot(ctx: Ctx, place: &Place) {
     }
 }
 
-/// Whether there is nothing to serve any more: the server's words for a key of a slot that is not its own, or of a
-/// cluster that is down; or data stands there now.
+/// Whether there is nothing to serve any more: the server's words for a key of a slot that is not its own, or data
+/// stands there now. Anything else (too few replicas, a failed save, a cluster that is down) is a reason to wait.
 fn is_lost(line: &str) -> bool {
-    line.contains("non local key") || line.contains("cluster is down") || line.starts_with("WRONGTYPE")
+    line.contains("non local key") || line.starts_with("WRONGTYPE")
 }
 
 /// Looks at the next record that may be idle, and drops it if it is and may be dropped (not on a replica). `false` when

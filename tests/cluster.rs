@@ -12,7 +12,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{LONG_MS, SOON, info, number, owner, stat_of, wait_free, waiter};
+use common::{LONG_MS, SOON, info, number, owner, stat_of, wait_free, wait_queue, waiter};
 use lockfence_testkit::{
     Cluster, Conn, Received, Reply, Server, ServerKind, args, cmd, key_slot, send, server_tests, wait_for,
     wait_until,
@@ -44,6 +44,23 @@ fn assert_redirected(mut client: Conn, within: Duration) {
 
 fn other_than(index: usize) -> usize {
     (index + 1) % 3
+}
+
+/// A slot that is not the lock's.
+fn other_slot() -> u16 {
+    key_slot(LOCK.as_bytes()) ^ 1
+}
+
+/// In a cluster that is down Redis itself tells whoever waits (its cron does, within a second or two); on Valkey they go
+/// on waiting: `true`.
+#[track_caller]
+fn goes_on_waiting(client: &mut Conn, kind: ServerKind) -> bool {
+    if kind.is_valkey() {
+        client.assert_silent(2500);
+    } else {
+        client.recv(SOON).assert_err_prefix("CLUSTERDOWN ");
+    }
+    kind.is_valkey()
 }
 
 /// The lock has come to `target` as it was: the same holder and token, no more time than before.
@@ -276,7 +293,7 @@ server_tests! {
         assert!(cmd!(to, "LOCK.ACQUIRE", "lock", "c", LONG_MS).token() > last);
     }
 
-    /// A cluster that is down grants nothing, not by a timer either; nobody waits for ever; leases outlive it.
+    /// A cluster that is down grants nothing, not by a timer either; who waits goes on waiting; leases outlive it.
     fn a_cluster_that_is_down_grants_nothing_and_recovers(kind: ServerKind) {
         let cluster = Cluster::builder(kind).nodes(|node| node.arg("appendonly", "yes")).start();
         let home = cluster.owner_index(LOCK);
@@ -284,8 +301,7 @@ server_tests! {
         let mut conn = node.connect();
         let token = cmd!(conn, "LOCK.ACQUIRE", LOCK, "a", LONG_MS).token();
         let brief = cmd!(conn, "LOCK.ACQUIRE", NEIGHBOUR, "a", 20_000).token();
-        let waiters = [waiter(node, LOCK, "b", LONG_MS, 1), waiter(node, NEIGHBOUR, "b", LONG_MS, 1)];
-        let grants = stat_of(node, "grants_total");
+        let [mut long, mut soon] = [waiter(node, LOCK, "b", LONG_MS, 1), waiter(node, NEIGHBOUR, "b", LONG_MS, 1)];
         cluster.node(other_than(home)).kill9();
         wait_until(
             "the cluster to be down",
@@ -301,22 +317,71 @@ server_tests! {
         ] {
             conn.cmd(command).assert_err_prefix("CLUSTERDOWN ");
         }
-        for waiter in waiters {
-            assert_redirected(waiter, TOLD);
-        }
-        let before = stat_of(node, "grants_total");
-        assert_eq!(stat_of(node, "waiters"), 0);
+        let waits = [&mut long, &mut soon].map(|client| goes_on_waiting(client, kind));
+        assert_eq!(stat_of(node, "waits_lost_total"), 0, "a cluster that is down is a reason to wait");
         cluster.node(other_than(home)).restart();
         cluster.wait_ok();
         let mut conn = node.connect();
-        assert!(before >= grants && stat_of(node, "grants_total") == before, "granted while the cluster was down");
         assert_eq!(owner(&mut conn, LOCK).as_deref(), Some("a"));
         assert_eq!(number(&mut conn, LOCK, "token").unsigned_abs(), token);
-        let mut first = node.connect();
-        send!(first, "LOCK.ACQUIRE", NEIGHBOUR, "c", LONG_MS, "WAIT", 0);
-        assert!(first.recv(FAILOVER).token() > brief);
+        for (client, lock, waits) in [(&mut long, LOCK, waits[0]), (&mut soon, NEIGHBOUR, waits[1])] {
+            if !waits {
+                send!(client, "LOCK.ACQUIRE", lock, "b", LONG_MS, "WAIT", 0);
+            }
+        }
+        assert!(soon.recv(FAILOVER).token() > brief);
+        wait_queue(&mut conn, LOCK, 1);
         assert_eq!(cmd!(conn, "LOCK.RELEASE", LOCK, "a").int(), 1);
-        assert!(cmd!(conn, "LOCK.ACQUIRE", LOCK, "b", LONG_MS).token() > token);
+        assert!(long.recv(SOON).token() > token);
+    }
+
+    /// A lease ends while the cluster is down, in each way that a server says so: the hand-over waits until it may write,
+    /// then it is made.
+    fn a_hand_over_waits_while_the_cluster_is_down(kind: ServerKind) {
+        let cluster = Cluster::builder(kind).primaries(1).start();
+        let node = cluster.node(0);
+        let mut conn = node.connect();
+        for reads in ["no", "yes"] {
+            node.config_set("cluster-allow-reads-when-down", reads);
+            let token = cmd!(conn, "LOCK.ACQUIRE", LOCK, "a", 1000).token();
+            let mut waiting = waiter(node, LOCK, "b", LONG_MS, 1);
+            cmd!(conn, "CLUSTER", "DELSLOTS", other_slot()).ok();
+            cmd!(conn, "LOCK.RELEASE", LOCK, "a").assert_err_prefix("CLUSTERDOWN ");
+            let waits = goes_on_waiting(&mut waiting, kind);
+            assert_eq!(stat_of(node, "waits_lost_total"), 0, "reads when down: {reads}");
+            cmd!(conn, "CLUSTER", "ADDSLOTS", other_slot()).ok();
+            cluster.wait_ok();
+            if !waits {
+                send!(waiting, "LOCK.ACQUIRE", LOCK, "b", LONG_MS, "WAIT", 0);
+            }
+            assert!(waiting.recv(SOON).token() > token, "reads when down: {reads}");
+            assert_eq!(cmd!(conn, "LOCK.RELEASE", LOCK, "b").int(), 1);
+        }
+    }
+
+    /// A grant whose reply reached nobody, in a cluster that goes down in the same turn: it is given back once writes
+    /// are taken again.
+    fn a_grant_that_reached_nobody_is_given_back_after_the_cluster_was_down(kind: ServerKind) {
+        let cluster = Cluster::builder(kind).primaries(1).start();
+        let node = cluster.node(0);
+        let mut conn = node.connect();
+        let token = cmd!(conn, "LOCK.ACQUIRE", LOCK, "a", LONG_MS).token();
+        let mut waiting = node.connect();
+        let id = waiting.id();
+        send!(waiting, "LOCK.ACQUIRE", LOCK, "b", LONG_MS, "WAIT", 0);
+        wait_queue(&mut conn, LOCK, 1);
+        cmd!(conn, "MULTI").ok();
+        cmd!(conn, "LOCK.RELEASE", LOCK, "a").no_err();
+        cmd!(conn, "CLIENT", "KILL", "ID", id).no_err();
+        cmd!(conn, "CLUSTER", "DELSLOTS", other_slot()).no_err();
+        assert_eq!(cmd!(conn, "EXEC").items()[0].int(), 1);
+        waiting.assert_closed(SOON);
+        cmd!(conn, "LOCK.RELEASE", LOCK, "b").assert_err_prefix("CLUSTERDOWN ");
+        conn.assert_silent(500);
+        cmd!(conn, "CLUSTER", "ADDSLOTS", other_slot()).ok();
+        cluster.wait_ok();
+        wait_until("the lease to be given back", SOON, || owner(&mut conn, LOCK), |owner| owner.is_none());
+        assert!(cmd!(conn, "LOCK.ACQUIRE", LOCK, "c", LONG_MS).token() > token);
     }
 
     /// E8, D14: CLUSTER FAILOVER pauses writes while leases run out; waiters are sent away, also on Valkey 9, which
