@@ -185,7 +185,14 @@ fn internal_commands() -> Vec<Command> {
             c"Internal: grants a lock to those who wait, by the timer.",
         ),
         #[cfg(feature = "test-panic")]
-        internal(c"lockfence.panic", entry!(panic_now), 2, c"Test build only: panics."),
+        internal(c"lockfence.panic", entry!(for_tests::panic_now), 2, c"Test build only: panics."),
+        #[cfg(feature = "test-panic")]
+        internal(
+            c"lockfence.quietly",
+            entry!(for_tests::run_quietly),
+            -3,
+            c"Test build only: runs a command as a module that replicates nothing.",
+        ),
     ]
 }
 
@@ -207,10 +214,25 @@ fn call_or_keys(call: &Call<'_>) -> Result<(), crate::reply::Failure> {
     commands::call(call)
 }
 
+/// What only the test build has.
 #[cfg(feature = "test-panic")]
-#[allow(clippy::panic, reason = "that is what it is for")]
-fn panic_now(_call: &Call<'_>) -> Result<(), crate::reply::Failure> {
-    panic!("on purpose")
+mod for_tests {
+    use std::ffi::CString;
+
+    use crate::boundary::Call;
+    use crate::reply::Failure;
+
+    #[allow(clippy::panic, reason = "that is what it is for")]
+    pub(super) fn panic_now(_call: &Call<'_>) -> Result<(), Failure> {
+        panic!("on purpose")
+    }
+
+    /// Runs a command as another module may: nothing of it reaches replicas or the AOF.
+    pub(super) fn run_quietly(call: &Call<'_>) -> Result<(), Failure> {
+        let command = CString::new(call.words.first().copied().unwrap_or_default()).unwrap_or_default();
+        call.ctx.run(c"E", &command, &call.names_from(3)).pass_on();
+        Ok(())
+    }
 }
 
 /// Registers all commands. `Err` names the one that the server refused.

@@ -76,7 +76,7 @@ pub(crate) struct State {
     /// The one timer, and when it fires at the latest.
     pub(crate) timer: Option<(Timer, Instant)>,
     pub(crate) unlinked: VecDeque<Unlinked>,
-    /// The floor that replicas have been told.
+    /// The floor that replicas have been told for certain.
     pub(crate) announced_floor: u64,
     /// Set while the module itself runs one of its internal commands.
     pub(crate) running_own: bool,

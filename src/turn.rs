@@ -9,7 +9,7 @@ use lockfence_core::turn::Turn;
 use crate::clock;
 use crate::key_type::LockRecord;
 use crate::reply::Failure;
-use crate::server::{Blocked, Key, Slot};
+use crate::server::{Blocked, Ctx, Key, Slot};
 use crate::state::{self, State};
 use crate::{expiry, waiters};
 
@@ -47,7 +47,7 @@ pub(crate) fn at_lock<R>(
     let (result, log, answers) = state::with(|state| {
         let (result, answers) = take(state, db, name, &mut record.lock, now, work);
         if !state.log.is_empty() {
-            announce_floor(state);
+            announce_floor(state, ctx);
             if stands {
                 state.file_sooner(db, name, record, now);
             } else {
@@ -110,11 +110,16 @@ fn look_at(lock: &Lock, now: Instant, grants_from: Instant) -> Instant {
     lock.next_end(now).unwrap_or_else(|| now.plus_ms(FALLBACK_LOOK_MS))
 }
 
-/// The first effect after a start also carries the floor, so that a server that takes over stays above it.
-fn announce_floor(state: &mut State) {
+/// The first effect after a start also carries the floor, so that a server that takes over stays above it. Another module
+/// may run a command without having it replicated, also inside of a transaction, and nothing tells whether an effect went
+/// out: the floor is repeated until it was in one that a client's own command or the timer made.
+fn announce_floor(state: &mut State, ctx: Ctx) {
     let floor = state.issuer.floor();
-    if floor.token != state.announced_floor {
+    if floor.token == state.announced_floor {
+        return;
+    }
+    state.log.push_floor(floor);
+    if state.running_own || ctx.is_plain_command() {
         state.announced_floor = floor.token;
-        state.log.push_floor(floor);
     }
 }

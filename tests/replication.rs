@@ -756,6 +756,55 @@ server_tests! {
         assert!(acquire(&mut replica.connect(), "fresh", "last", MINUTE_MS) > next);
     }
 
+    /// "The restart floor": another module that has nothing replicated runs the first command after a load. The floor goes
+    /// out with what comes next, so that the replica stays above its primary.
+    fn a_module_that_replicates_nothing_does_not_swallow_the_floor(kind: ServerKind) {
+        let (primary, replica) = (Server::builder(kind).with_panics().start(), Server::start(kind));
+        replica.replicate_from(&primary);
+        replica.wait_in_sync(&primary);
+        let mut conn = primary.connect();
+        for round in 0..2 {
+            // A floor is raised from the one before if something was issued under that.
+            acquire(&mut conn, format!("before{round}"), "me", MINUTE_MS);
+            cmd!(conn, "DEBUG", "RELOAD").ok();
+        }
+        replica.wait_in_sync(&primary);
+        let floor = |server: &Server| high_and_floor(server).1;
+        assert!(floor(&replica) < floor(&primary), "the replica loaded as well");
+        cmd!(conn, "LOCKFENCE.QUIETLY", "quiet", "LOCK.ACQUIRE", "quiet", "me", MINUTE_MS).token();
+        cmd!(conn, "MULTI").ok();
+        cmd!(conn, "LOCKFENCE.QUIETLY", "quiet too", "LOCK.ACQUIRE", "quiet too", "me", MINUTE_MS).no_err();
+        cmd!(conn, "EXEC").items()[0].token();
+        replica.wait_in_sync(&primary);
+        assert_eq!(look(&mut replica.connect(), "quiet"), None, "nothing is to be replicated");
+        assert_eq!(look(&mut replica.connect(), "quiet too"), None, "nothing is to be replicated");
+        acquire(&mut conn, "after", "me", MINUTE_MS);
+        replica.wait_in_sync(&primary);
+        assert_eq!(floor(&replica), floor(&primary));
+    }
+
+    /// A script cannot keep from replicas what the module did in it, the floor included: `redis.set_repl` is for the
+    /// server's own commands.
+    fn a_script_that_replicates_nothing_swallows_no_effect(kind: ServerKind) {
+        let (primary, replica) = pair(kind);
+        let mut conn = primary.connect();
+        acquire(&mut conn, "before", "me", MINUTE_MS);
+        cmd!(conn, "DEBUG", "RELOAD").ok();
+        let script = "redis.set_repl(redis.REPL_NONE)
+            redis.call('SET', KEYS[2], 'x')
+            local token = redis.call('LOCK.ACQUIRE', KEYS[1], 'me', 60000)
+            redis.call('FENCE.WRITE', KEYS[1], token, KEYS[3], 'y')
+            redis.call('FENCE.ADVANCE', KEYS[4], token)
+            return token";
+        cmd!(conn, "EVAL", script, 4, "{k}lock", "{k}plain", "{k}fenced", "{k}fence").token();
+        replica.wait_in_sync(&primary);
+        assert_eq!(high_and_floor(&replica).1, high_and_floor(&primary).1);
+        assert_eq!(all_locks(&replica), all_locks(&primary));
+        let mut there = replica.connect();
+        let kept = |key: &str, there: &mut Conn| cmd!(there, "EXISTS", key).int();
+        assert_eq!(["{k}plain", "{k}fenced", "{k}fence"].map(|key| kept(key, &mut there)), [0, 1, 1]);
+    }
+
     /// "Restart quarantine": a promotion begins it where it is set; leases that are known go on meanwhile.
     fn a_promotion_begins_the_quarantine(kind: ServerKind) {
         let (primary, replica) = pair(kind);

@@ -105,6 +105,14 @@ impl Ctx {
         unsafe { api!(RedisModule_GetClientId(self.raw())) }
     }
 
+    /// Whether a client's own command is running, outside of scripts and transactions; not one that another module runs.
+    pub(crate) fn is_plain_command(self) -> bool {
+        let nested = raw::REDISMODULE_CTX_FLAGS_LUA
+            | raw::REDISMODULE_CTX_FLAGS_MULTI
+            | raw::REDISMODULE_CTX_FLAGS_DENY_BLOCKING;
+        self.flags() & nested == 0
+    }
+
     pub(crate) fn text(self, bytes: &[u8]) -> Text {
         // SAFETY: the server copies the bytes.
         let raw = unsafe {
