@@ -1,6 +1,7 @@
 //! One command's turn at one lock, in the keyspace: opens the record, lets the core decide, stores, replicates, wakes.
 
 use lockfence_core::clock::{Instant, Now};
+use lockfence_core::ids::Mode;
 use lockfence_core::lock::Lock;
 use lockfence_core::planted::{self, Bug};
 use lockfence_core::queue::Answer;
@@ -92,8 +93,7 @@ fn take<R>(
     let mut turn = Turn { lock, queue, issuer, now, grants_from, log, answers: &mut answers };
     let result = work(&mut turn);
     if queued {
-        let at = look_at(lock, now.mono, grants_from);
-        room.settle(db, name, &answers, Some(at));
+        room.settle(db, name, &answers, |first| look_at(lock, first, now.mono, grants_from));
         for answer in &answers {
             state.waiting.remove(&answer.waiter.handle);
         }
@@ -101,13 +101,11 @@ fn take<R>(
     (result, answers)
 }
 
-/// When somebody who waits for this lock may be served without any command: at the end of the next lease, or of the
-/// quarantine.
-fn look_at(lock: &Lock, now: Instant, grants_from: Instant) -> Instant {
-    if now < grants_from {
-        return grants_from;
-    }
-    lock.next_end(now).unwrap_or_else(|| now.plus_ms(FALLBACK_LOOK_MS))
+/// When the first of those who wait for this lock, with a request of that mode, may be served without any command: once
+/// enough leases have ended, and the quarantine.
+fn look_at(lock: &Lock, first: Mode, now: Instant, grants_from: Instant) -> Instant {
+    let at = lock.fits_from(first, now).max(grants_from);
+    if at > now { at } else { now.plus_ms(FALLBACK_LOOK_MS) }
 }
 
 /// The first effect after a start also carries the floor, so that a server that takes over stays above it. Another module

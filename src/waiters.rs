@@ -7,6 +7,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use lockfence_core::clock::Instant;
+use lockfence_core::ids::Mode;
 use lockfence_core::planted::{self, Bug};
 use lockfence_core::queue::{Answer, Outcome, Standing, Waiter, WaiterId};
 use lockfence_core::request::{Acquire, Wait};
@@ -45,7 +46,7 @@ pub(crate) fn enqueue(
     ctx: Ctx,
     key: &[u8],
     request: &Acquire<'_>,
-    look_at: Instant,
+    look_at: impl FnOnce(Mode) -> Instant,
 ) -> Result<bool, reply::Failure> {
     let now = clock::now().mono;
     let db = ctx.db();
@@ -76,7 +77,7 @@ pub(crate) fn enqueue(
         handle,
     };
     state::with(|state| {
-        let id = state.room.enqueue(db, key, waiter, Some(look_at));
+        let id = state.room.enqueue(db, key, waiter, look_at);
         state.waiting.insert(handle, id);
     });
     expiry::arm(ctx, now);

@@ -55,10 +55,12 @@ pub(crate) fn run(call: &Call<'_>) -> Result<(), Failure> {
 fn wait(ctx: Ctx, key: &mut Key<'_>, request: &Acquire<'_>) -> Result<bool, Failure> {
     let now = clock::now().mono;
     let grants_from = state::with(|state| state.grants_from);
-    let look = match key.slot() {
-        // The lease may have ended since the turn: then look at once.
-        Slot::Lock(record) => record.lock.next_end(now).unwrap_or(now).max(grants_from),
-        Slot::Empty | Slot::Fence(_) | Slot::Other => grants_from,
+    let name = key.name();
+    let lock = match key.slot() {
+        Slot::Lock(record) => Some(&record.lock),
+        Slot::Empty | Slot::Fence(_) | Slot::Other => None,
     };
-    waiters::enqueue(ctx, key.name().bytes(), request, look)
+    // A lease may have ended since the turn: then look at once.
+    let look = |first| lock.map_or(now, |lock| lock.fits_from(first, now)).max(grants_from);
+    waiters::enqueue(ctx, name.bytes(), request, look)
 }

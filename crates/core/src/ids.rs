@@ -78,13 +78,16 @@ impl Mode {
     /// Whether a request of this mode fits beside `live` holders that are there in mode `present`.
     #[must_use]
     pub const fn fits(self, present: Self, live: u64) -> bool {
-        if live == 0 {
-            return true;
-        }
+        self.in_the_way(present, live) == 0
+    }
+
+    /// How many of `live` holders, which are there in mode `present`, must leave before a request of this mode fits.
+    #[must_use]
+    pub const fn in_the_way(self, present: Self, live: u64) -> u64 {
         match (self, present) {
-            (Self::Shared, Self::Shared) => true,
-            (Self::Limit(n), Self::Limit(_)) => live < n as u64,
-            _ => false,
+            (Self::Shared, Self::Shared) => 0,
+            (Self::Limit(n), Self::Limit(_)) => live.saturating_add(1).saturating_sub(n as u64),
+            _ => live,
         }
     }
 }

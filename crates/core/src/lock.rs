@@ -151,6 +151,19 @@ impl Lock {
         self.live(now).map(|holder| holder.lease.ends).min()
     }
 
+    /// When a request of `mode` fits beside the holders, if all that happens until then is that leases end; `now` where
+    /// it fits already.
+    #[must_use]
+    pub fn fits_from(&self, mode: Mode, now: Instant) -> Instant {
+        let in_the_way = mode.in_the_way(self.mode(), self.live_count(now));
+        let Some(others) = usize::try_from(in_the_way).ok().and_then(|count| count.checked_sub(1)) else {
+            return now;
+        };
+        let mut ends: Vec<Instant> = self.live(now).map(|holder| holder.lease.ends).collect();
+        ends.sort_unstable();
+        ends.get(others).copied().unwrap_or(now)
+    }
+
     /// Since when nobody holds the lock; `None` while a lease is live.
     #[must_use]
     pub fn free_since(&self, now: Instant) -> Option<Instant> {

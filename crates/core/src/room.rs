@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 
 use crate::clock::Instant;
 use crate::error::Refusal;
+use crate::ids::Mode;
 use crate::planted::{self, Bug};
 use crate::queue::{Answer, Queue, Waiter, WaiterId};
 
@@ -34,7 +35,7 @@ pub struct Place {
 struct Line<H> {
     queue: Queue<H>,
     key: Rc<[u8]>,
-    /// When a lease of this lock ends, so that the head of the queue may be served.
+    /// When leases of this lock end, so that the head of the queue may be served.
     look_at: Option<Instant>,
 }
 
@@ -100,9 +101,15 @@ impl<H> Room<H> {
         Ok(())
     }
 
-    /// Puts a waiter at the end of a lock's queue. `look_at` is when the next lease of that lock ends (or the
-    /// quarantine does).
-    pub fn enqueue(&mut self, db: u32, key: &[u8], waiter: Waiter<H>, look_at: Option<Instant>) -> WaiterId {
+    /// Puts a waiter at the end of a lock's queue. `look_at` says when a request of the mode that the first in the queue
+    /// asked for may be granted there.
+    pub fn enqueue(
+        &mut self,
+        db: u32,
+        key: &[u8],
+        waiter: Waiter<H>,
+        look_at: impl FnOnce(Mode) -> Instant,
+    ) -> WaiterId {
         self.last_id = self.last_id.wrapping_add(1);
         let id = WaiterId(self.last_id);
         if let Some(until) = waiter.until {
@@ -117,17 +124,29 @@ impl<H> Room<H> {
             line.queue.push(id, waiter);
             self.places.insert(id, Place { db, key: Rc::clone(&line.key) });
         }
-        self.watch(db, key, look_at);
+        self.watch_for_first(db, key, look_at);
         id
     }
 
-    /// After a turn at a lock: strikes out those who were answered, and notes when to look at the lock again.
-    pub fn settle(&mut self, db: u32, key: &[u8], answers: &[Answer<H>], look_at: Option<Instant>) {
+    /// After a turn at a lock: strikes out those who were answered, and notes when to look at the lock again. `look_at`
+    /// says when a request of the mode that the first in the queue asked for may be granted there.
+    pub fn settle(
+        &mut self,
+        db: u32,
+        key: &[u8],
+        answers: &[Answer<H>],
+        look_at: impl FnOnce(Mode) -> Instant,
+    ) {
         for answer in answers {
             self.strike_out(answer.id, answer.waiter.until);
         }
-        self.watch(db, key, look_at);
+        self.watch_for_first(db, key, look_at);
         self.drop_if_empty(db, key);
+    }
+
+    fn watch_for_first(&mut self, db: u32, key: &[u8], look_at: impl FnOnce(Mode) -> Instant) {
+        let first = self.queue(db, key).and_then(Queue::front).map(|waiter| waiter.mode);
+        self.watch(db, key, first.map(look_at));
     }
 
     /// Takes one waiter out: it has gone, or gives up. `None` if it is not waiting any more.

@@ -6,6 +6,7 @@ use lockfence_core::clock::{Instant, Now};
 use lockfence_core::codec::{Change, Log, read_issuer, read_lock, read_log, write_issuer, write_lock};
 use lockfence_core::error::Refusal;
 use lockfence_core::event::Event;
+use lockfence_core::ids::Mode;
 use lockfence_core::lock::Lock;
 use lockfence_core::queue::{Answer, Outcome, Waiter, WaiterId};
 use lockfence_core::request::{Acquire, Wait};
@@ -121,8 +122,8 @@ impl Server {
             answers: &mut answers,
         });
         if queued {
-            let look_at = self.look_at(&record.lock, now.mono);
-            self.room.settle(at.db, &key, &answers, Some(look_at));
+            let look_at = |first| look_at(&record.lock, first, now.mono, self.grants_from);
+            self.room.settle(at.db, &key, &answers, look_at);
         }
         if !log.is_empty() {
             self.announce_floor(&mut log);
@@ -145,13 +146,6 @@ impl Server {
             self.announced_floor = self.issuer.floor();
             log.push_floor(self.announced_floor);
         }
-    }
-
-    fn look_at(&self, lock: &Lock, now: Instant) -> Instant {
-        if now < self.grants_from {
-            return self.grants_from;
-        }
-        lock.next_end(now).unwrap_or_else(|| now.plus_ms(FALLBACK_LOOK_MS))
     }
 
     fn file(&mut self, at: Name, record: &mut Record, now: Now) {
@@ -193,8 +187,10 @@ impl Server {
             client_id: id,
             handle: id,
         };
-        let look_at = self.lock(at).map_or(self.grants_from, |lock| self.look_at(lock, now.mono));
-        let waiter = self.room.enqueue(at.db, &at.bytes(), waiter, Some(look_at));
+        let grants_from = self.grants_from;
+        let lock = self.records.get(&at).map(|record| &record.lock);
+        let look_at = |first| lock.map_or(now.mono, |lock| lock.fits_from(first, now.mono)).max(grants_from);
+        let waiter = self.room.enqueue(at.db, &at.bytes(), waiter, look_at);
         self.waiting.insert(id, waiter);
     }
 
@@ -384,6 +380,11 @@ impl Server {
             self.put(at, lock, now);
         }
     }
+}
+
+fn look_at(lock: &Lock, first: Mode, now: Instant, grants_from: Instant) -> Instant {
+    let at = lock.fits_from(first, now).max(grants_from);
+    if at > now { at } else { now.plus_ms(FALLBACK_LOOK_MS) }
 }
 
 fn reply(outcome: Outcome) -> Reply {
