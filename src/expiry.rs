@@ -177,7 +177,7 @@ fn look_at_next_record(ctx: Ctx, may_drop: bool) -> bool {
     let name = ctx.text(&due.key);
     let mut key = Key::untouched(ctx, name.name());
     let Slot::Lock(record) = key.slot() else { return true };
-    if record.filed != due.tick {
+    if record.lock.filed != due.filed {
         return true;
     }
     let idle = state::with(|state| {

@@ -7,7 +7,6 @@ use std::ffi::{c_char, c_int, c_void};
 
 use lockfence_core::fence::Fence;
 use lockfence_core::lock::Lock;
-use lockfence_core::wheel::Tick;
 use redis_module::raw;
 
 use crate::boundary::guard;
@@ -24,8 +23,6 @@ const FENCE_TYPE: &std::ffi::CStr = c"fencemark";
 #[derive(Debug, Default)]
 pub(crate) struct LockRecord {
     pub(crate) lock: Lock,
-    /// Where the record is filed to be looked at when idle.
-    pub(crate) filed: Tick,
 }
 
 /// A fence's value.
@@ -44,7 +41,7 @@ pub(crate) fn register(ctx: Ctx) -> Option<Kinds> {
     lock.free = Some(free_lock);
     lock.unlink2 = Some(unlink_lock);
     lock.mem_usage2 = Some(lock_memory);
-    lock.defrag = Some(defrag_value);
+    lock.defrag = Some(defrag_lock);
     lock.aux_load = Some(persistence::load_aux);
     lock.aux_save = Some(persistence::save_aux);
     lock.aux_save2 = Some(persistence::save_aux_if_needed);
@@ -129,6 +126,25 @@ unsafe extern "C" fn fence_memory(
     size_of::<FenceRecord>()
 }
 
+/// Moves a lock, and a long name of its holder, out of fragmented pages.
+unsafe extern "C" fn defrag_lock(
+    ctx: *mut raw::RedisModuleDefragCtx,
+    key: *mut raw::RedisModuleString,
+    value: *mut *mut c_void,
+) -> c_int {
+    // SAFETY: the server passes a live value of this type.
+    let moved = guard(|| unsafe {
+        if let Some(name) = (**value.cast::<*mut LockRecord>()).lock.long_name_mut() {
+            let len = name.len();
+            let mut bytes = Box::into_raw(std::mem::take(name)).cast::<c_void>();
+            defrag_value(ctx, key, &raw mut bytes);
+            *name = Box::from_raw(std::ptr::slice_from_raw_parts_mut(bytes.cast::<u8>(), len));
+        }
+    });
+    // SAFETY: as above.
+    if moved.is_some() { unsafe { defrag_value(ctx, key, value) } } else { 0 }
+}
+
 /// Moves a value out of a fragmented page. Nothing else points at it: everything finds records by their key.
 unsafe extern "C" fn defrag_value(
     ctx: *mut raw::RedisModuleDefragCtx,
@@ -157,7 +173,7 @@ unsafe extern "C" fn digest_lock(md: *mut raw::RedisModuleDigest, value: *mut c_
         let mode = lock.mode().name();
         api!(RedisModule_DigestAddStringBuffer(md, mode.as_ptr().cast::<c_char>(), mode.len()));
         for holder in lock.holders() {
-            let owner = &holder.owner;
+            let owner = holder.owner.bytes();
             api!(RedisModule_DigestAddStringBuffer(md, owner.as_ptr().cast::<c_char>(), owner.len()));
             number(holder.token);
             number(holder.lease.length_ms);
@@ -175,5 +191,5 @@ unsafe extern "C" fn digest_fence(md: *mut raw::RedisModuleDigest, value: *mut c
     }
 }
 
-// A held lock is to cost no more than one and a half times the plain key.
-const _: () = assert!(size_of::<LockRecord>() <= 80);
+// Nothing beside the lock, whose size the core watches.
+const _: () = assert!(size_of::<LockRecord>() == size_of::<Lock>());

@@ -41,7 +41,7 @@ pub(crate) unsafe extern "C" fn load_lock(io: *mut raw::RedisModuleIO, version: 
         let lock = codec::read_lock(bytes, now)?;
         // SAFETY: the server gives the name of the key that it loads, or none.
         let place = unsafe { place_of(io) };
-        let mut record = LockRecord { lock, filed: lockfence_core::wheel::Tick::default() };
+        let mut record = LockRecord { lock };
         state::with(|state| {
             state.issuer.loaded(record.lock.counter(), now);
             if let Some((db, key)) = place {

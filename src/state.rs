@@ -139,12 +139,12 @@ pub(crate) fn try_with<R>(work: impl FnOnce(&State) -> R) -> Option<R> {
 impl State {
     /// Files a lock's record to be looked at when it may be idle.
     pub(crate) fn file(&mut self, db: u32, key: &[u8], record: &mut LockRecord, now: Now) {
-        record.filed = self.wheel.file(db, key, self.idle_from(record, now));
+        record.lock.filed = self.wheel.file(db, key, self.idle_from(record, now));
     }
 
     /// Files it again where it may now be idle before the time for which it is filed: it was released early.
     pub(crate) fn file_sooner(&mut self, db: u32, key: &[u8], record: &mut LockRecord, now: Now) {
-        if Wheel::tick_of(self.idle_from(record, now)) < record.filed {
+        if record.lock.filed.is_later_than(self.idle_from(record, now)) {
             self.file(db, key, record, now);
         }
     }

@@ -54,6 +54,27 @@ fn acquire_many(conn: &mut Conn, count: usize) {
     });
 }
 
+/// A name that a record keeps in memory of its own.
+fn long_owner(index: usize) -> String {
+    format!("a thread of worker {index} on a machine far away")
+}
+
+/// By how much the server's memory grows with each of many keys, in bytes. The server's own tables grow bit by bit.
+fn bytes_each(kind: ServerKind, command: impl Fn(usize) -> Vec<Vec<u8>>) -> u64 {
+    let server = Server::start(kind);
+    let settled = || {
+        let mut last = 0;
+        wait_for("used_memory to settle", SOON, || {
+            std::thread::sleep(Duration::from_millis(150)); // the server's own work is done ten times a second
+            let now = server.used_memory();
+            if now.abs_diff(std::mem::replace(&mut last, now)) < 4096 { Ok(now) } else { Err(now) }
+        })
+    };
+    let before = settled();
+    in_lots(&mut server.connect(), MANY, command);
+    (settled() - before) / MANY as u64
+}
+
 server_tests! {
     /// G2 of the cases: over the limit an ACQUIRE is -OOM, with WAIT too, and leaves no trace; what gives back works.
     fn over_the_limit_nothing_new_begins_and_all_ends_work(kind: ServerKind) {
@@ -214,6 +235,20 @@ server_tests! {
         assert!(large >= short + 400, "{large} bytes with an owner of 512, {short} with one of 1");
     }
 
+    /// A held lock is small: no more than half as much again as the plain key that others use for a lock.
+    fn a_held_lock_takes_little_more_than_a_plain_key(kind: ServerKind) {
+        let name = |index: usize| format!("lock:{{order:{index:010}}}");
+        let owners = [
+            |index: usize| format!("9f3c51d0a72b71e88c04d1f6{index:08x}"),
+            |index: usize| format!("c56a4180-65aa-42ec-a945-5fd2{index:08x}"),
+        ];
+        for owner in owners {
+            let plain = bytes_each(kind, |index| args!["SET", name(index), owner(index), "NX", "PX", LONG_MS]);
+            let held = bytes_each(kind, |index| args!["LOCK.ACQUIRE", name(index), owner(index), LONG_MS]);
+            assert!(2 * held <= 3 * plain, "{held} bytes for a lock, {plain} for a plain key");
+        }
+    }
+
     /// Defragmentation moves records that are in use: all stay what they were. Where the server cannot, nothing to do.
     fn defragmentation_keeps_every_record(kind: ServerKind) {
         let server = Server::start(kind);
@@ -233,8 +268,11 @@ server_tests! {
             server.config_set(name, value);
         }
         acquire_many(&mut conn, MANY);
+        in_lots(&mut conn, MANY, |index| args!["LOCK.ACQUIRE", format!("long:{index}"), long_owner(index), LONG_MS]);
         in_lots(&mut conn, MANY / 10, |index| args!["FENCE.ADVANCE", format!("fence:{index}"), index + 1]);
-        in_lots(&mut conn, MANY / 2, |index| args!["DEL", format!("lock:{}", 2 * index)]);
+        for kind in ["lock", "long"] {
+            in_lots(&mut conn, MANY / 2, |index| args!["DEL", format!("{kind}:{}", 2 * index)]);
+        }
         let mut first = waiter(&server, "lock:1", "w", LONG_MS, 1);
         let before = server.digest();
         server.config_set("activedefrag", "yes");
@@ -243,6 +281,8 @@ server_tests! {
         for index in (1..MANY).step_by(2).step_by(97) {
             let seen = info(&mut conn, format!("lock:{index}"));
             assert_eq!(seen.field("owner").text(), format!("o{index}"));
+            let seen = info(&mut conn, format!("long:{index}"));
+            assert_eq!(seen.field("owner").text(), long_owner(index));
         }
         assert_eq!(server.digest(), before);
         let token = number(&mut conn, "lock:1", "token");

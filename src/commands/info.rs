@@ -67,7 +67,7 @@ fn summary(ctx: Ctx, lock: &Lock, queue: Option<&Queue<Blocked>>, now: Instant) 
     field("waiters");
     ctx.reply_number(queue.map_or(0, |queue| u64::try_from(queue.len()).unwrap_or(u64::MAX)));
     field("owner");
-    optional(ctx, first, |ctx, holder| ctx.reply_bytes(&holder.owner));
+    optional(ctx, first, |ctx, holder| ctx.reply_bytes(&holder.owner.bytes()));
     field("ttl-ms");
     ctx.reply_number(lock.next_end(now).map_or(0, |ends| ends.left_ms(now)));
     field("held-ms");
@@ -82,13 +82,13 @@ fn optional<T>(ctx: Ctx, value: Option<T>, write: impl FnOnce(Ctx, T)) {
 }
 
 fn holders(ctx: Ctx, lock: &Lock, count: usize, now: Instant) {
-    let listed: Vec<&Holder> = lock.live(now).take(count).collect();
+    let listed: Vec<Holder<'_>> = lock.live(now).take(count).collect();
     ctx.reply_bytes(b"holder-list");
     ctx.reply_array(u64::try_from(listed.len()).unwrap_or(0));
     for holder in listed {
         ctx.reply_map(4);
         ctx.reply_bytes(b"owner");
-        ctx.reply_bytes(&holder.owner);
+        ctx.reply_bytes(&holder.owner.bytes());
         ctx.reply_bytes(b"token");
         ctx.reply_number(holder.token);
         ctx.reply_bytes(b"ttl-ms");

@@ -7,100 +7,37 @@ use alloc::vec::Vec;
 
 use crate::clock::Instant;
 use crate::error::{Keeper, Refusal};
-use crate::event::{Event, Lease};
+use crate::event::Event;
+pub use crate::holders::Holder;
+use crate::holders::Holders;
 use crate::ids::{Mode, Token};
+use crate::owner::OwnerName;
 use crate::planted::{self, Bug};
-
-/// One holder of a lock. Its lease may be over: the record is not changed by time alone.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Holder {
-    /// Who.
-    pub owner: Box<[u8]>,
-    /// The fencing token of the grant.
-    pub token: u64,
-    /// The mode in which it holds.
-    pub mode: Mode,
-    /// When the grant was made.
-    pub since: Instant,
-    /// Until when.
-    pub lease: Lease,
-}
-
-impl Holder {
-    /// Whether the lease is live at `now`: while now is before its end.
-    #[must_use]
-    pub fn live(&self, now: Instant) -> bool {
-        now < self.lease.ends || (planted::is(Bug::LeaseEndInclusive) && now == self.lease.ends)
-    }
-}
-
-/// The holders of a lock. One is kept in place: that is what nearly every lock has.
-#[derive(Clone, Debug, PartialEq)]
-enum Holders {
-    /// Nobody, since then.
-    None(Instant),
-    One(Holder),
-    Many(Vec<Holder>),
-}
-
-impl Default for Holders {
-    fn default() -> Self {
-        Self::None(Instant::default())
-    }
-}
-
-impl Holders {
-    fn as_slice(&self) -> &[Holder] {
-        match self {
-            Self::None(_) => &[],
-            Self::One(holder) => core::slice::from_ref(holder),
-            Self::Many(holders) => holders,
-        }
-    }
-
-    fn as_mut_slice(&mut self) -> &mut [Holder] {
-        match self {
-            Self::None(_) => &mut [],
-            Self::One(holder) => core::slice::from_mut(holder),
-            Self::Many(holders) => holders,
-        }
-    }
-
-    fn push(&mut self, holder: Holder) {
-        *self = match core::mem::take(self) {
-            Self::None(_) => Self::One(holder),
-            Self::One(first) => Self::Many(alloc::vec![first, holder]),
-            Self::Many(mut holders) => {
-                holders.push(holder);
-                Self::Many(holders)
-            }
-        };
-    }
-
-    /// Keeps those that `keep` says; if that is none, nobody holds the lock since `at`.
-    fn retain(&mut self, at: Instant, keep: impl Fn(&Holder) -> bool) {
-        if let Self::Many(holders) = self {
-            holders.retain(&keep);
-        }
-        let none_left = match self {
-            Self::None(_) => false,
-            Self::One(holder) => !keep(holder),
-            Self::Many(holders) => holders.is_empty(),
-        };
-        if none_left {
-            *self = Self::None(at);
-        }
-    }
-}
+use crate::wheel::Filed;
 
 /// A lock's record. Its size counts: a server may hold millions.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default)]
 pub struct Lock {
     pub(crate) counter: u64,
     holders: Holders,
     grants: u32,
     /// The issuer's epoch in which the counter was last known to be the highest of this name; see [`crate::token`].
-    pub(crate) epoch: u32,
+    pub(crate) epoch: u16,
+    /// Where the record is filed to be looked at when idle. It is no part of what the lock is: nothing that happens to
+    /// a lock changes it, and it makes no difference between two.
+    pub filed: Filed,
+}
+
+/// A held lock is to cost no more than one and a half times the plain key: one allocation of 56 bytes, the most that a
+/// 64-byte chunk of malloc holds.
+const _: () = assert!(size_of::<Lock>() == 56);
+
+impl PartialEq for Lock {
+    fn eq(&self, other: &Self) -> bool {
+        (self.counter, self.grants, self.epoch) == (other.counter, other.grants, other.epoch)
+            && self.last_end() == other.last_end()
+            && self.holders().eq(other.holders())
+    }
 }
 
 impl Lock {
@@ -119,18 +56,23 @@ impl Lock {
     /// The mode of the last grant among the holders in the record; exclusive where there is none.
     #[must_use]
     pub fn mode(&self) -> Mode {
-        self.holders().last().map_or(Mode::Exclusive, |holder| holder.mode)
+        self.holders().next_back().map_or(Mode::Exclusive, |holder| holder.mode)
     }
 
     /// All holders in the record, also those whose lease is over.
+    pub fn holders(&self) -> impl DoubleEndedIterator<Item = Holder<'_>> {
+        self.holders.iter(self.counter)
+    }
+
+    /// How many holders are in the record.
     #[must_use]
-    pub fn holders(&self) -> &[Holder] {
-        self.holders.as_slice()
+    pub fn holder_count(&self) -> usize {
+        self.holders.len()
     }
 
     /// The holders whose lease is live at `now`.
-    pub fn live(&self, now: Instant) -> impl Iterator<Item = &Holder> {
-        self.holders().iter().filter(move |holder| holder.live(now))
+    pub fn live(&self, now: Instant) -> impl Iterator<Item = Holder<'_>> {
+        self.holders().filter(move |holder| holder.live(now))
     }
 
     /// How many leases are live at `now`.
@@ -141,8 +83,11 @@ impl Lock {
 
     /// The holder of that name, if its lease is live at `now`.
     #[must_use]
-    pub fn live_holder(&self, owner: &[u8], now: Instant) -> Option<&Holder> {
-        self.live(now).find(|holder| *holder.owner == *owner)
+    pub fn live_holder(&self, owner: &[u8], now: Instant) -> Option<Holder<'_>> {
+        let mut live = self.live(now).peekable();
+        live.peek()?;
+        let owner = OwnerName::new(owner);
+        live.find(|holder| holder.owner == owner)
     }
 
     /// When the next of the live leases ends: the earliest moment at which somebody who waits may be served.
@@ -176,24 +121,18 @@ impl Lock {
     /// When the last lease in the record ends or ended.
     #[must_use]
     pub fn last_end(&self) -> Instant {
-        match &self.holders {
-            Holders::None(since) => *since,
-            Holders::One(holder) => holder.lease.ends,
-            Holders::Many(holders) => {
-                holders.iter().map(|holder| holder.lease.ends).max().unwrap_or_default()
-            }
-        }
+        self.holders.last_end()
     }
 
     /// Heap memory of the record beyond its own size, in bytes.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
-        let owners: usize = self.holders().iter().map(|holder| holder.owner.len()).sum();
-        let array = match &self.holders {
-            Holders::Many(holders) => holders.capacity().saturating_mul(size_of::<Holder>()),
-            Holders::None(_) | Holders::One(_) => 0,
-        };
-        owners.saturating_add(array)
+        self.holders.heap_bytes()
+    }
+
+    /// The name of the only holder, where it has memory of its own: to move it there, unchanged.
+    pub const fn long_name_mut(&mut self) -> Option<&mut Box<[u8]>> {
+        self.holders.long_name_mut()
     }
 
     /// Whether a write that carries `token` still counts: the counter, by which it was accepted, or why it does not.
@@ -217,28 +156,26 @@ impl Lock {
 
     /// Carries out what was decided. Cannot fail: an event about a holder that is not there changes nothing.
     pub fn apply(&mut self, event: &Event<'_>) {
+        let Self { counter, holders, .. } = self;
         match *event {
             Event::Granted { owner, token, mode, at, lease } => {
-                self.holders.retain(at, |holder| mode != Mode::Exclusive && *holder.owner != *owner);
-                self.holders.push(Holder { owner: owner.into(), token, mode, since: at, lease });
-                self.counter = self.counter.max(token);
+                let owner = OwnerName::new(owner);
+                holders.retain(at, *counter, |holder| mode != Mode::Exclusive && holder.owner != owner);
+                holders.add(Holder { owner, token, mode, since: at, lease }, counter);
                 self.grants = self.grants.saturating_add(1);
             }
             Event::Extended { owner, token, lease } => {
-                if let Some(holder) = self.holders.as_mut_slice().iter_mut().find(|h| *h.owner == *owner) {
-                    holder.lease = lease;
-                    holder.token = token;
-                    self.counter = self.counter.max(token);
-                }
+                holders.change(OwnerName::new(owner), token, lease, counter);
             }
             Event::Ended { owner, at } => {
-                self.holders.retain(at, |holder| *holder.owner != *owner);
+                let owner = OwnerName::new(owner);
+                holders.retain(at, *counter, |holder| holder.owner != owner);
             }
-            Event::Broken { counter, at } => {
-                self.holders.retain(at, |_| false);
-                self.counter = self.counter.max(counter);
+            Event::Broken { counter: used_up, at } => {
+                holders.retain(at, *counter, |_| false);
+                *counter = used_up.max(*counter);
             }
-            Event::Snapshot(ref lock) => *self = lock.clone(),
+            Event::Snapshot(ref lock) => *self = Self { filed: self.filed, ..lock.clone() },
         }
     }
 
@@ -249,9 +186,9 @@ impl Lock {
         if self.counter >= stood.counter {
             return;
         }
-        self.counter = stood.counter;
         let last_end = self.last_end();
-        self.holders.retain(last_end, |holder| holder.token >= stood.counter);
+        self.holders.retain(last_end, self.counter, |holder| holder.token >= stood.counter);
+        self.counter = stood.counter;
     }
 
     /// Says that the counter may not be the highest that this name has seen (the record came from elsewhere):
@@ -260,11 +197,16 @@ impl Lock {
         self.epoch = 0;
     }
 
-    pub(crate) fn from_parts(counter: u64, grants: u64, free_since: Instant, holders: Vec<Holder>) -> Self {
-        let mut all = Holders::None(free_since);
-        for holder in holders {
-            all.push(holder);
-        }
-        Self { counter, holders: all, grants: u32::try_from(grants).unwrap_or(u32::MAX), epoch: 0 }
+    /// The lock that consists of these; its counter is none of the tokens' lower.
+    pub(crate) fn from_parts<'a>(
+        mut counter: u64,
+        grants: u64,
+        free_since: Instant,
+        present: impl IntoIterator<Item = Holder<'a>>,
+    ) -> Self {
+        let mut holders = Holders::None(free_since);
+        present.into_iter().for_each(|holder| holders.add(holder, &mut counter));
+        let grants = u32::try_from(grants).unwrap_or(u32::MAX);
+        Self { counter, holders, grants, ..Self::default() }
     }
 }

@@ -99,7 +99,7 @@ impl<H: Clone> Turn<'_, H> {
         self.issuer.admit(min, self.lock.counter(), self.now)?;
         let mut holder = self.lock.live_holder(owner.bytes(), self.now.mono);
         if holder.is_none() && planted::is(Bug::ExtendRevives) {
-            holder = self.lock.holders().iter().find(|holder| *holder.owner == *owner.bytes());
+            holder = self.lock.holders().find(|holder| *holder.owner.bytes() == *owner.bytes());
         }
         let Some(holder) = holder else { return Ok(false) };
         let token = self.raised(holder.token, min)?;
@@ -231,9 +231,9 @@ impl<H: Clone> Turn<'_, H> {
         }
     }
 
-    fn end_holders(&mut self, over: impl Fn(&Holder) -> bool) {
-        let owners: Vec<Box<[u8]>> =
-            self.lock.holders().iter().filter(|holder| over(holder)).map(|h| h.owner.clone()).collect();
+    fn end_holders(&mut self, over: impl Fn(&Holder<'_>) -> bool) {
+        let over = self.lock.holders().filter(|holder| over(holder));
+        let owners: Vec<Box<[u8]>> = over.map(|holder| (*holder.owner.bytes()).into()).collect();
         for owner in owners {
             self.happen(&Event::Ended { owner: &owner, at: self.now.mono });
         }
@@ -256,7 +256,7 @@ pub fn standing<H>(lock: Option<&Lock>, queue: Option<&Queue<H>>, now: Instant) 
     let holder = lock.and_then(|lock| lock.live(now).next());
     Standing {
         ttl_ms: lock.and_then(|lock| lock.next_end(now)).map_or(0, |ends| ends.left_ms(now)),
-        owner: holder.map(|holder| holder.owner.clone()),
+        owner: holder.map(|holder| (*holder.owner.bytes()).into()),
         waiters: queue.map_or(0, |queue| u64::try_from(queue.len()).unwrap_or(u64::MAX)),
     }
 }

@@ -1,6 +1,6 @@
 //! When to look at a record that may be idle: a calendar of keys in coarse ticks, a few bytes a key.
 //!
-//! An entry is a hint. Whoever takes it out compares [`Due::tick`] with what the record says of itself, so that an
+//! An entry is a hint. Whoever takes it out compares [`Due::filed`] with what the record says of itself, so that an
 //! entry whose record has gone, moved or been filed again counts for nothing. Nothing is ever searched or removed
 //! early, which makes filing O(1) and keeps a million held locks cheap.
 
@@ -15,31 +15,94 @@ const TICK_BITS: u32 = 17;
 /// Chunks grow to this many bytes and then another is begun: no large copies, little slack.
 const CHUNK_BYTES: usize = 4096;
 
-/// The tick in which an entry is filed. 0 is none.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Tick(u32);
+/// A tick; 0 is the first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Tick(u32);
+
+impl Tick {
+    fn of(at: Instant) -> Self {
+        let number = at.micros().max(0) >> TICK_BITS;
+        Self(u32::try_from(number).unwrap_or(u32::MAX - 1).saturating_add(1))
+    }
+
+    const fn begins(self) -> Instant {
+        Instant::from_micros((self.0 as i64) << TICK_BITS)
+    }
+}
+
+/// What a record keeps of the tick in which it is filed: its low 16 bits. Ticks that are 2.4 hours apart look alike: a
+/// record must not be filed further ahead than one hour. (If two do look alike, a record is looked at once more.)
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Filed(u16);
+
+impl Filed {
+    const fn in_tick(tick: Tick) -> Self {
+        Self(tick.0 as u16)
+    }
+
+    /// Whether a record that is filed so would come out sooner if it were filed again, to be due at `due`.
+    #[must_use]
+    pub fn is_later_than(self, due: Instant) -> bool {
+        let ahead = self.0.wrapping_sub(Self::in_tick(Tick::of(due)).0);
+        ahead != 0 && ahead < 1 << 15
+    }
+}
 
 /// A key whose time has come.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Due {
-    /// Where it was filed.
-    pub tick: Tick,
+    /// How it was filed.
+    pub filed: Filed,
     /// The database.
     pub db: u32,
     /// The key's name.
     pub key: Vec<u8>,
 }
 
+/// Names of keys. The first is whole; of each other only what it does not share with the first: names of locks mostly
+/// begin alike.
 #[derive(Debug, Default)]
 struct Chunk {
     bytes: Vec<u8>,
+    first_ends: usize,
     read: usize,
+}
+
+impl Chunk {
+    fn first(&self) -> &[u8] {
+        self.bytes.get(..self.first_ends).unwrap_or_default()
+    }
+
+    fn has_room(&self, key: &[u8]) -> bool {
+        self.bytes.len().saturating_add(key.len()) < CHUNK_BYTES
+    }
+
+    fn push(&mut self, key: &[u8]) {
+        if self.bytes.is_empty() {
+            self.bytes.extend_from_slice(key);
+            self.first_ends = key.len();
+        }
+        let shared = self.first().iter().zip(key).take_while(|(one, other)| one == other).count();
+        put_number(&mut self.bytes, u64::try_from(shared).unwrap_or(u64::MAX));
+        put_bytes(&mut self.bytes, key.get(shared..).unwrap_or_default());
+    }
+
+    fn next(&mut self) -> Option<Vec<u8>> {
+        let begins = self.read.max(self.first_ends);
+        let mut reader = Reader::new(self.bytes.get(begins..)?);
+        let shared = usize::try_from(reader.number().ok()?).ok()?;
+        let rest = reader.bytes(usize::MAX).ok()?;
+        let key = [self.first().get(..shared)?, rest].concat();
+        self.read = self.bytes.len().saturating_sub(reader.left());
+        Some(key)
+    }
 }
 
 /// The calendar.
 #[derive(Debug, Default)]
 pub struct Wheel {
-    ticks: BTreeMap<Tick, Vec<Chunk>>,
+    /// By tick and database; the latter as it was numbered first.
+    ticks: BTreeMap<(Tick, u32), Vec<Chunk>>,
     /// For a database that SWAPDB renumbered: the number under which entries know it.
     first_number: BTreeMap<u32, u32>,
     /// The other way round.
@@ -47,44 +110,35 @@ pub struct Wheel {
 }
 
 impl Wheel {
-    /// The tick in which a key is filed that is due then.
-    #[must_use]
-    pub fn tick_of(due: Instant) -> Tick {
-        let number = due.micros().max(0) >> TICK_BITS;
-        Tick(u32::try_from(number).unwrap_or(u32::MAX).saturating_add(1))
-    }
-
     /// Files a key to be looked at soon after `due`.
-    pub fn file(&mut self, db: u32, key: &[u8], due: Instant) -> Tick {
-        let tick = Self::tick_of(due);
-        let chunks = self.ticks.entry(tick).or_default();
-        let fits = |chunk: &Chunk| chunk.bytes.len().saturating_add(key.len()) < CHUNK_BYTES;
-        if !chunks.last().is_some_and(fits) {
-            let full_ones_before = !chunks.is_empty();
-            let capacity = if full_ones_before { CHUNK_BYTES } else { 0 };
-            chunks.push(Chunk { bytes: Vec::with_capacity(capacity), read: 0 });
+    pub fn file(&mut self, db: u32, key: &[u8], due: Instant) -> Filed {
+        let tick = Tick::of(due);
+        let chunks = self.ticks.entry((tick, look_up(&self.first_number, db))).or_default();
+        if !chunks.last().is_some_and(|chunk| chunk.has_room(key)) {
+            // The first one may stay small.
+            let capacity = if chunks.is_empty() { 0 } else { CHUNK_BYTES };
+            chunks.push(Chunk { bytes: Vec::with_capacity(capacity), ..Chunk::default() });
         }
         if let Some(chunk) = chunks.last_mut() {
-            put_number(&mut chunk.bytes, u64::from(look_up(&self.first_number, db)));
-            put_bytes(&mut chunk.bytes, key);
+            chunk.push(key);
         }
-        tick
+        Filed::in_tick(tick)
     }
 
     /// The earliest moment at which something is due.
     #[must_use]
     pub fn next_due(&self) -> Option<Instant> {
-        let (tick, _) = self.ticks.first_key_value()?;
-        Some(Instant::from_micros(i64::from(tick.0) << TICK_BITS))
+        let ((tick, _), _) = self.ticks.first_key_value()?;
+        Some(tick.begins())
     }
 
     /// Takes out the next key that is due at `now`.
     pub fn take_due(&mut self, now: Instant) -> Option<Due> {
         while self.next_due().is_some_and(|due| due <= now) {
             let mut first = self.ticks.first_entry()?;
-            let tick = *first.key();
-            if let Some((db, key)) = next_entry(first.get_mut()) {
-                return Some(Due { tick, db: look_up(&self.number_now, db), key });
+            let (tick, db) = *first.key();
+            if let Some(key) = next_key(first.get_mut()) {
+                return Some(Due { filed: Filed::in_tick(tick), db: look_up(&self.number_now, db), key });
             }
             first.remove();
         }
@@ -105,18 +159,13 @@ fn look_up(renumbered: &BTreeMap<u32, u32>, db: u32) -> u32 {
     renumbered.get(&db).copied().unwrap_or(db)
 }
 
-fn next_entry(chunks: &mut Vec<Chunk>) -> Option<(u32, Vec<u8>)> {
-    while let Some(chunk) = chunks.last_mut() {
-        let mut reader = Reader::new(chunk.bytes.get(chunk.read..).unwrap_or_default());
-        let entry = reader.number().and_then(|db| Ok((db, reader.bytes(usize::MAX)?)));
-        if let Ok((db, key)) = entry {
-            let found = (u32::try_from(db).unwrap_or(u32::MAX), key.to_vec());
-            chunk.read = chunk.bytes.len().saturating_sub(reader.left());
-            return Some(found);
+fn next_key(chunks: &mut Vec<Chunk>) -> Option<Vec<u8>> {
+    loop {
+        if let Some(key) = chunks.last_mut()?.next() {
+            return Some(key);
         }
         chunks.pop();
     }
-    None
 }
 
 #[cfg(test)]
@@ -158,5 +207,35 @@ mod tests {
             core::iter::from_fn(|| wheel.take_due(ms(1000))).map(|d| (d.db, d.key)).collect();
         out.sort();
         assert_eq!(out, [(0, b"b".to_vec()), (1, b"a".to_vec()), (2, b"c".to_vec())]);
+    }
+
+    #[test]
+    fn names_that_begin_alike_take_few_bytes() {
+        let mut wheel = Wheel::default();
+        let names: Vec<Vec<u8>> =
+            (0..100_u32).map(|n| alloc::format!("lock:{{order:{n:010}}}").into_bytes()).collect();
+        for name in names.iter().chain([&Vec::new(), &b"lock:{order:".to_vec(), &alloc::vec![b'x'; 70_000]]) {
+            wheel.file(0, name, ms(1));
+        }
+        let bytes: usize = wheel.ticks.values().flatten().take(1).map(|chunk| chunk.bytes.len()).sum();
+        assert!(bytes < 600, "{bytes} bytes for {} of {}", names.len(), names[0].len());
+        let mut out: Vec<Vec<u8>> =
+            core::iter::from_fn(|| wheel.take_due(ms(1000))).map(|due| due.key).collect();
+        out.sort();
+        assert_eq!(out[0], b"");
+        assert_eq!(out[1], b"lock:{order:");
+        assert_eq!(out[2..102], names);
+        assert_eq!(out[102].len(), 70_000);
+    }
+
+    #[test]
+    fn what_is_due_sooner_is_filed_again() {
+        let mut wheel = Wheel::default();
+        for now in [0, 8_589_000, 1 << 38] {
+            let filed = wheel.file(0, b"a", ms(now + 60_000));
+            assert!(filed.is_later_than(ms(now + 59_000)));
+            assert!(!filed.is_later_than(ms(now + 60_000)));
+            assert!(!filed.is_later_than(ms(now + 61_000)));
+        }
     }
 }

@@ -302,6 +302,35 @@ fn swapped_databases() {
 }
 
 #[test]
+fn databases_that_were_swapped_more_often_than_is_counted() {
+    let there = Name { db: 1, ..A };
+    let mut node = Node::settled();
+    node.set_clock(-HOUR);
+    // From before the last that counts to long after it, an even and an odd number of times.
+    for times in [65_520, 1, 1, 1, 70_000, 1, 1] {
+        let highest = node.grant(A).max(node.grant(there));
+        (0..times).for_each(|_| node.carry_out(&Sent::SwapDb));
+        let (here, there) = (node.grant(A), node.grant(there));
+        assert!(here > highest && there > highest, "{here} and {there} after {highest}");
+    }
+}
+
+#[test]
+fn a_record_that_nobody_vouches_for_stays_so_however_often_databases_are_swapped() {
+    for times in [65_533, 65_535, 65_537] {
+        let there = Name { db: 1, ..A };
+        let mut node = Node::settled();
+        let old = node.grant(B);
+        let before = node.grant(A);
+        node.set_clock(-HOUR);
+        node.restore(there, old);
+        (0..times).for_each(|_| node.carry_out(&Sent::SwapDb));
+        let now = node.grant(A);
+        assert!(now > before, "{now} after {before}");
+    }
+}
+
+#[test]
 fn a_lock_that_takes_a_deleted_ones_name() {
     let mut node = Node::settled();
     node.grant(B);

@@ -10,6 +10,7 @@ use crate::fence::Fence;
 use crate::ids::{Mode, Token};
 use crate::limits;
 use crate::lock::{Holder, Lock};
+use crate::owner::OwnerName;
 use crate::planted::{self, Bug};
 use crate::token::{Floor, Issuer};
 
@@ -23,9 +24,9 @@ pub fn write_lock(out: &mut Vec<u8>, lock: &Lock, now: Now) {
     put_number(out, lock.counter());
     put_number(out, lock.grants());
     put_number(out, now.wall_of(lock.last_end()).micros());
-    put_number(out, u64::try_from(lock.holders().len()).unwrap_or(u64::MAX));
+    put_number(out, u64::try_from(lock.holder_count()).unwrap_or(u64::MAX));
     for holder in lock.holders() {
-        put_bytes(out, &holder.owner);
+        put_bytes(out, &holder.owner.bytes());
         put_number(out, holder.token);
         put_mode(out, holder.mode);
         put_number(out, now.wall_of(holder.since).micros());
@@ -54,9 +55,9 @@ pub(super) fn read_lock_from(reader: &mut Reader<'_>, now: Now) -> Result<Lock, 
 }
 
 /// Holders of one lock hold it in one mode; each LIMIT has an n of its own.
-fn read_holders(reader: &mut Reader<'_>, counter: u64, now: Now) -> Result<Vec<Holder>, Corrupt> {
+fn read_holders<'a>(reader: &mut Reader<'a>, counter: u64, now: Now) -> Result<Vec<Holder<'a>>, Corrupt> {
     let count = reader.number_in("number of holders", 0, u64::from(u32::MAX))?;
-    let mut holders: Vec<Holder> = Vec::new();
+    let mut holders: Vec<Holder<'a>> = Vec::new();
     let mut owners = BTreeSet::new();
     for _ in 0..count {
         let owner = read_owner(reader)?;
@@ -70,7 +71,7 @@ fn read_holders(reader: &mut Reader<'_>, counter: u64, now: Now) -> Result<Vec<H
         }
         let since = now.past(Wall::from_micros(reader.number()?));
         let lease = read_lease(reader, now)?;
-        holders.push(Holder { owner: owner.into(), token, mode, since, lease });
+        holders.push(Holder { owner: OwnerName::new(owner), token, mode, since, lease });
     }
     Ok(holders)
 }

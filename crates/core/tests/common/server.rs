@@ -13,7 +13,7 @@ use lockfence_core::request::{Acquire, Wait};
 use lockfence_core::room::{Capacity, Room};
 use lockfence_core::token::{Floor, Issuer, TokenSource};
 use lockfence_core::turn::{Acquired, Turn};
-use lockfence_core::wheel::{Tick, Wheel};
+use lockfence_core::wheel::{Filed, Wheel};
 
 use super::step::{Name, Reply, Told, Why};
 
@@ -25,7 +25,7 @@ const FALLBACK_LOOK_MS: u64 = 1_000;
 #[derive(Default)]
 struct Record {
     lock: Lock,
-    filed: Tick,
+    filed: Filed,
 }
 
 /// A data set as a file: the aux part, and each record.
@@ -220,7 +220,7 @@ impl Server {
             self.at_lock(at, now, |turn| turn.serve_queue());
         }
         while let Some(due) = self.wheel.take_due(now.mono) {
-            self.look_at_record(Name { db: due.db, key: due.key[0] - b'a' }, due.tick, now);
+            self.look_at_record(Name { db: due.db, key: due.key[0] - b'a' }, due.filed, now);
         }
         while let Some((place, waiter)) =
             self.room.overdue_waiter(now.mono).and_then(|id| self.room.remove(id))
@@ -230,10 +230,10 @@ impl Server {
         }
     }
 
-    fn look_at_record(&mut self, at: Name, tick: Tick, now: Now) {
+    fn look_at_record(&mut self, at: Name, filed: Filed, now: Now) {
         let Some(mut record) = self.records.remove(&at) else { return };
         let idle = record.lock.free_since(now.mono).is_some_and(|at| now.mono.since_ms(at) >= IDLE_TTL_MS);
-        if record.filed == tick {
+        if record.filed == filed {
             if idle && self.room.queue(at.db, &at.bytes()).is_none() {
                 self.dropped.push(at);
                 self.sent.push(Sent::Del(at));
@@ -298,7 +298,7 @@ impl Server {
     }
 
     fn put(&mut self, at: Name, lock: Lock, now: Now) {
-        let mut record = Record { lock, filed: Tick::default() };
+        let mut record = Record { lock, filed: Filed::default() };
         self.file(at, &mut record, now);
         self.records.insert(at, record);
     }

@@ -14,9 +14,20 @@ use super::step::{Asked, Kind, Name, Reply, Source, Time, Told, View, micros};
 /// The replica's own clock began so much earlier, µs: nothing may depend on where a process's clock began.
 const REPLICA_CLOCK_US: i64 = 7_777_777_777;
 
-/// The owners of these worlds.
-pub(crate) fn owner(number: u8) -> [u8; 1] {
-    [b'A' + number]
+/// The owners of these worlds: one of each form in which a record keeps names, and two of the most common one.
+const OWNERS: [&[u8]; 4] = [
+    b"A",
+    b"9f3c51d0a72b71e88c04d1f6a0b3c5e7",
+    b"9f3c51d0a72b71e88c04d1f6a0b3c5e8",
+    b"web-17.example.org:4242/the second thread",
+];
+
+pub(crate) fn owner(number: u8) -> &'static [u8] {
+    OWNERS[usize::from(number)]
+}
+
+fn number_of(owner: &[u8]) -> u8 {
+    OWNERS.iter().zip(0..).find(|(name, _)| **name == owner).expect("an owner of these worlds").1
 }
 
 pub(crate) fn now(time: Time) -> Now {
@@ -111,8 +122,8 @@ impl World {
     pub(crate) fn view(&self, at: Name) -> Option<View> {
         let lock = self.primary.lock(at)?;
         let now = self.now().mono;
-        let holder = |holder: &lockfence_core::lock::Holder| {
-            (holder.owner[0] - b'A', holder.token, holder.lease.ends.micros() - now.micros())
+        let holder = |holder: lockfence_core::lock::Holder<'_>| {
+            (number_of(&holder.owner.bytes()), holder.token, holder.lease.ends.micros() - now.micros())
         };
         let mut holders: Vec<_> = lock.live(now).map(holder).collect();
         holders.sort_unstable();
@@ -122,7 +133,7 @@ impl World {
     pub(crate) fn acquire(&mut self, asked: &Asked) {
         let Asked { id, at, ttl_ms, wait_ms, kind, min, .. } = *asked;
         let who = owner(asked.owner);
-        let mut request = Acquire::new(Owner::new(&who).expect("an owner"), ttl(ttl_ms));
+        let mut request = Acquire::new(Owner::new(who).expect("an owner"), ttl(ttl_ms));
         request.wait = wait_ms.map(|ms| if ms == 0 { Wait::Forever } else { Wait::Ms(ms) });
         request.mode = mode(kind);
         request.min_token = min.and_then(Token::new);
@@ -133,14 +144,14 @@ impl World {
 
     pub(crate) fn release(&mut self, id: u64, at: Name, who: u8) {
         let (who, now) = (owner(who), self.now());
-        let who = Owner::new(&who).expect("an owner");
+        let who = Owner::new(who).expect("an owner");
         self.primary.command(id, at, now, |turn| Ok(u64::from(turn.release(who))));
         self.replicate();
     }
 
     pub(crate) fn extend(&mut self, id: u64, at: Name, who: u8, ttl_ms: u64, min: Option<u64>) {
         let (who, now) = (owner(who), self.now());
-        let who = Owner::new(&who).expect("an owner");
+        let who = Owner::new(who).expect("an owner");
         let min = min.and_then(Token::new);
         self.primary.command(id, at, now, |turn| turn.extend(who, ttl(ttl_ms), min).map(u64::from));
         self.replicate();
@@ -190,7 +201,7 @@ impl World {
         let there = now(Time { mono: -5, ..self.time });
         let mut lock = Lock::default();
         lock.apply(&Event::Granted {
-            owner: &owner(who),
+            owner: owner(who),
             token,
             mode: Mode::Exclusive,
             at: there.mono,
@@ -310,13 +321,13 @@ type Names = Vec<(Box<[u8]>, u64)>;
 /// A record's bytes, with what may differ between two servers made the same: when a lease ended that is over. (Whoever
 /// reads a lease that is over only knows that it is.)
 fn fixed(lock: &Lock, now: Now) -> (Names, Vec<u8>) {
-    let names = lock.holders().iter().map(|holder| (holder.owner.clone(), holder.token)).collect();
-    let over = lock.holders().iter().filter(|holder| !holder.live(now.mono));
+    let names = lock.holders().map(|holder| ((*holder.owner.bytes()).into(), holder.token)).collect();
+    let over = lock.holders().filter(|holder| !holder.live(now.mono));
     let mut fixed = lock.clone();
     for holder in over {
-        fixed.apply(&Event::Ended { owner: &holder.owner, at: now.mono });
+        fixed.apply(&Event::Ended { owner: &holder.owner.bytes(), at: now.mono });
     }
-    if fixed.holders().is_empty() {
+    if fixed.holder_count() == 0 {
         // A grant that ends at once: now it is free since now.
         let lease = Lease { ends: now.mono, length_ms: 1 };
         let (owner, token, at) = (b"x", fixed.counter(), now.mono);
