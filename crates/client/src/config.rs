@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use lockfence_core::ids::Mode;
 use lockfence_core::limits;
-use redis::{ConnectionAddr, IntoConnectionInfo as _};
 
+use crate::address::Address;
 use crate::lockfence::Lockfence;
 use crate::node::Target;
+use crate::tls::Tls;
 
 /// A configuration that cannot work.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -38,6 +39,9 @@ pub enum ConfigError {
         /// The lease.
         ttl: Duration,
     },
+    /// A fenced command has no time to be answered in.
+    #[error("the time for a fenced command must be at least 1 ms, not {0:?}")]
+    BadFenceTimeout(Duration),
     /// The name of this client is too long for an owner.
     #[error("the client's name must be at most {NAME_BYTES_MAX} bytes, not {0}")]
     BadName(usize),
@@ -157,10 +161,12 @@ impl Options {
 /// Sets up a [`Lockfence`].
 #[derive(Clone, Debug)]
 pub struct Builder {
-    nodes: Vec<String>,
+    nodes: Vec<Address>,
+    tls: Tls,
     ttl: Duration,
     node_timeout: Option<Duration>,
     wait_slice: Option<Duration>,
+    fence_timeout: Duration,
     name: String,
 }
 
@@ -170,22 +176,91 @@ pub(crate) struct Config {
     pub(crate) ttl: Duration,
     pub(crate) node_timeout: Option<Duration>,
     pub(crate) wait_slice: Option<Duration>,
+    pub(crate) fence_timeout: Duration,
     pub(crate) name: String,
 }
 
 impl Default for Builder {
     fn default() -> Self {
-        let ttl = Duration::from_secs(30);
-        Self { nodes: Vec::new(), ttl, node_timeout: None, wait_slice: None, name: String::new() }
+        Self {
+            nodes: Vec::new(),
+            tls: Tls::default(),
+            ttl: Duration::from_secs(30),
+            node_timeout: None,
+            wait_slice: None,
+            fence_timeout: Duration::from_secs(5),
+            name: String::new(),
+        }
     }
 }
 
 impl Builder {
-    /// Adds a node, by `redis://[user:password@]host[:port][/db]` or `redis+unix:///path`. One, or an odd number of
-    /// independent servers.
+    /// Adds a node by its address. One, or an odd number of independent ones: they then are a quorum.
+    ///
+    /// | address | node |
+    /// |---|---|
+    /// | `redis://[user:password@]host[:port][/database]` | a server |
+    /// | `rediss://…` | the same with TLS; needs the cargo feature `tls` |
+    /// | `redis+unix:///path[?db=database&user=name&pass=password]` | a server, by its Unix socket |
+    /// | `redis+sentinel://[user:password@]host[:port],…/name[/database]` | see [`Self::sentinel`] |
+    /// | `redis+cluster://[user:password@]host[:port],…` | see [`Self::cluster`] |
+    ///
+    /// `valkey` may stand for `redis`, and `rediss+sentinel`, `rediss+cluster` are those with TLS. In users and passwords
+    /// `@`, `/`, `:`, `?`, `#` and `%` are written as `%40` and so on. Sentinels that want a login of their own:
+    /// `…?sentinel_user=name&sentinel_password=secret`, where the user may be left out.
     #[must_use]
     pub fn node(mut self, url: impl Into<String>) -> Self {
-        self.nodes.push(url.into());
+        self.nodes.push(Address::Url(url.into()));
+        self
+    }
+
+    /// Adds a node that is whichever server these sentinels name as the primary `name`. It is asked for anew with every
+    /// connection, after a connection broke, and after a server said that it is no primary (any more), so a failover is
+    /// followed by itself. A request that meets a failover fails or waits as if the node were down until the sentinels
+    /// have agreed; leave it time with [`Options::wait_up_to`].
+    ///
+    /// A lock that the new primary does not know is reported as lost, and never taken again by itself. The token of
+    /// whoever gets it next is higher.
+    ///
+    /// The addresses are those of the sentinels, `redis://host[:port]`. The user, password and database in the first one
+    /// are the *server's*, and `rediss://` is for both. For sentinels with a login of their own see [`Self::node`].
+    #[must_use]
+    pub fn sentinel(
+        mut self,
+        name: impl Into<String>,
+        sentinels: impl IntoIterator<Item = impl Into<String>>,
+    ) -> Self {
+        let urls = sentinels.into_iter().map(Into::into).collect();
+        self.nodes.push(Address::Sentinel { primary: name.into(), urls });
+        self
+    }
+
+    /// Adds a node that is a cluster: each lock is at the server that has its slot, wherever that moves. The addresses are
+    /// those of some of its servers, `redis://[user:password@]host[:port]`; the others are found by them.
+    ///
+    /// One cluster is one node: its servers are not independent, so they make no quorum.
+    #[must_use]
+    pub fn cluster(mut self, servers: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        let urls = servers.into_iter().map(Into::into).collect();
+        self.nodes.push(Address::Cluster { urls });
+        self
+    }
+
+    /// Trusts these certificate authorities (PEM), and not the system's, for all nodes with TLS.
+    #[cfg(feature = "tls")]
+    #[must_use]
+    pub fn tls_authorities(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.tls.authorities = Some(pem.into());
+        self
+    }
+
+    /// Shows this certificate to all nodes with TLS (PEM, with its chain, and its private key), where they want to see
+    /// one.
+    #[cfg(feature = "tls")]
+    #[must_use]
+    pub fn tls_identity(mut self, certificate: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Self {
+        let identity = redis::ClientTlsConfig { client_cert: certificate.into(), client_key: key.into() };
+        self.tls.identity = Some(identity);
         self
     }
 
@@ -211,6 +286,15 @@ impl Builder {
         self
     }
 
+    /// How long a fenced command may take ([`Fenced`](crate::Fenced)), connecting included: 5 s by default. It need not be
+    /// short: a command without an answer is [`Error::Indeterminate`](crate::Error::Indeterminate), and with the same token
+    /// it can be asked for again.
+    #[must_use]
+    pub const fn fence_timeout(mut self, timeout: Duration) -> Self {
+        self.fence_timeout = timeout;
+        self
+    }
+
     /// How this client names itself: others see it when the lock is held.
     #[must_use]
     pub fn name(mut self, name: impl Into<String>) -> Self {
@@ -221,15 +305,15 @@ impl Builder {
     /// Checks it all. Nothing is sent: nodes are connected to when a lock is first asked for.
     ///
     /// # Errors
-    /// What cannot work.
+    /// What cannot work, with the reason.
     pub fn build(self) -> Result<Lockfence, ConfigError> {
         if self.nodes.is_empty() {
             return Err(ConfigError::NoNodes);
         }
         let mut targets: Vec<Target> = Vec::new();
-        for url in &self.nodes {
-            let target = target(url)?;
-            if targets.iter().any(|other| other.name == target.name) {
+        for address in &self.nodes {
+            let target = address.target(&self.tls)?;
+            if targets.iter().any(|other| other.marks.iter().any(|mark| target.marks.contains(mark))) {
                 return Err(ConfigError::SameNodeTwice(target.name));
             }
             targets.push(target);
@@ -238,6 +322,9 @@ impl Builder {
             return Err(ConfigError::BadName(self.name.len()));
         }
         check_times(self.ttl, self.node_timeout)?;
+        if self.fence_timeout < Duration::from_millis(1) {
+            return Err(ConfigError::BadFenceTimeout(self.fence_timeout));
+        }
         if targets.len() > 1 && targets.len().is_multiple_of(2) {
             tracing::warn!(
                 nodes = targets.len(),
@@ -248,6 +335,7 @@ impl Builder {
             ttl: self.ttl,
             node_timeout: self.node_timeout,
             wait_slice: self.wait_slice,
+            fence_timeout: self.fence_timeout,
             name: self.name,
         };
         Ok(Lockfence::new(targets, config))
@@ -275,19 +363,4 @@ pub(crate) fn check_times(ttl: Duration, node_timeout: Option<Duration>) -> Resu
         return Err(ConfigError::BadNodeTimeout { timeout, ttl });
     }
     Ok(())
-}
-
-fn target(url: &str) -> Result<Target, ConfigError> {
-    let shown = url.rsplit_once('@').map_or(url, |(_, after)| after);
-    let bad = |cause: String| ConfigError::BadNode { node: shown.to_owned(), cause };
-    let info = url.into_connection_info().map_err(|error| bad(error.to_string()))?;
-    let db = info.redis_settings().db();
-    let name = match info.addr() {
-        ConnectionAddr::Tcp(host, port) => format!("{}:{port}/{db}", host.to_ascii_lowercase()),
-        ConnectionAddr::TcpTls { host, port, .. } => format!("{}:{port}/{db}", host.to_ascii_lowercase()),
-        ConnectionAddr::Unix(path) => format!("{}/{db}", path.display()),
-        _ => return Err(bad("an address of another kind".to_owned())),
-    };
-    let client = redis::Client::open(info).map_err(|error| bad(error.to_string()))?;
-    Ok(Target { name, client })
 }

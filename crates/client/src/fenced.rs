@@ -1,31 +1,37 @@
 //! Writes that count only while no higher token was seen.
 
-use redis::aio::MultiplexedConnection;
-use redis::{Cmd, ErrorKind, RedisError, ToRedisArgs, Value};
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::{Cmd, ToRedisArgs, Value};
 
 use crate::error::Error;
+use crate::node::Node;
+use crate::quorum::FailureKind;
 use crate::wire::line;
 
-/// A fenced handle on the server where the data is.
+/// A fenced handle on the server where the data is. Cheap to clone. Connects when it is first used, and again when its
+/// connection broke; every command ends within the client's
+/// [`fence_timeout`](crate::Builder::fence_timeout), connecting included.
 #[derive(Clone, Debug)]
 pub struct Fenced {
-    connection: MultiplexedConnection,
+    node: Arc<Node>,
     fence: Vec<u8>,
     token: u64,
     /// Whether the key is a fence, to be made and raised; a lock makes its own numbers.
     raises: bool,
+    within: Duration,
 }
 
 impl Fenced {
-    pub(crate) async fn connect(
-        data: &redis::Client,
+    pub(crate) const fn new(
+        node: Arc<Node>,
         fence: Vec<u8>,
         token: u64,
         raises: bool,
-    ) -> Result<Self, Error> {
-        let connection = data.get_multiplexed_async_connection().await;
-        let connection = connection.map_err(|error| Error::Refused(error.to_string()))?;
-        Ok(Self { connection, fence, token, raises })
+        within: Duration,
+    ) -> Self {
+        Self { node, fence, token, raises, within }
     }
 
     /// Announces the token: from now on lower ones are refused.
@@ -44,7 +50,8 @@ impl Fenced {
     /// `SET key value`, if no higher token was seen.
     ///
     /// # Errors
-    /// [`Error::Fenced`] when it is stale: nothing was written. [`Error::Indeterminate`] when no answer came.
+    /// [`Error::Fenced`] when it is stale: nothing was written. [`Error::Refused`] with the server's own error, or where
+    /// it cannot be reached: nothing was written. [`Error::Indeterminate`] when no answer came in time.
     pub async fn write(&self, key: impl ToRedisArgs, value: impl ToRedisArgs) -> Result<(), Error> {
         let mut cmd = redis::cmd("FENCE.WRITE");
         cmd.arg(&self.fence).arg(self.token).arg(key).arg(value);
@@ -54,7 +61,7 @@ impl Fenced {
     /// Any data command with a key, if no higher token was seen. Its answer is the command's own.
     ///
     /// # Errors
-    /// As [`Self::write`]; [`Error::Refused`] with the command's own error.
+    /// As [`Self::write`].
     pub async fn call(&self, command: &Cmd) -> Result<Value, Error> {
         let mut cmd = redis::cmd("FENCE.CALL");
         cmd.arg(&self.fence).arg(self.token);
@@ -71,7 +78,7 @@ impl Fenced {
     /// Asks, before a side effect elsewhere, whether the token still counts.
     ///
     /// # Errors
-    /// [`Error::Fenced`] when it is stale.
+    /// [`Error::Fenced`] when it is stale; else as [`Self::write`].
     pub async fn check(&self) -> Result<(), Error> {
         let mut cmd = redis::cmd("FENCE.CHECK");
         cmd.arg(&self.fence).arg(self.token);
@@ -90,19 +97,18 @@ impl Fenced {
     }
 
     async fn run(&self, cmd: &Cmd) -> Result<Value, Error> {
-        let answer = self.connection.clone().send_packed_command(cmd).await;
+        let answer = self.node.send(cmd.clone(), &self.fence, self.within).await;
         match answer {
-            Ok(Value::ServerError(error)) => Err(refused(&RedisError::from(error))),
-            Ok(value) => Ok(value),
-            Err(error) => Err(refused(&error)),
+            Ok(Ok(Value::ServerError(error))) if error.code() == "FENCED" => {
+                Err(Error::Fenced(error.details().unwrap_or_default().to_owned()))
+            }
+            Ok(Ok(Value::ServerError(error))) => Err(Error::Refused(line(&error))),
+            Ok(Ok(value)) => Ok(value),
+            Ok(Err(failure)) if failure.kind == FailureKind::Unknown => {
+                Err(Error::Indeterminate(failure.text))
+            }
+            Ok(Err(failure)) => Err(Error::Refused(format!("{}: {}", self.node.name(), failure.text))),
+            Err(_) => Err(Error::Indeterminate("the runtime ended".to_owned())),
         }
-    }
-}
-
-fn refused(error: &RedisError) -> Error {
-    match (error.kind(), error.code()) {
-        (_, Some("FENCED")) => Error::Fenced(error.detail().unwrap_or_default().to_owned()),
-        (ErrorKind::Server(_) | ErrorKind::Extension, _) => Error::Refused(line(error)),
-        _ => Error::Indeterminate(error.to_string()),
     }
 }

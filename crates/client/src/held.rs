@@ -14,6 +14,7 @@ use crate::config::ConfigError;
 use crate::error::{Error, Lost};
 use crate::fenced::Fenced;
 use crate::lockfence::Inner;
+use crate::node::{Node, Place, Target};
 use crate::wire::Subject;
 
 /// What the task that holds a lock and its [`Held`] share.
@@ -123,7 +124,10 @@ impl Held {
         if self.subject.mode != Mode::Exclusive {
             return Err(ConfigError::FenceNotExclusive { mode: self.subject.mode.name() }.into());
         }
-        let fenced = Fenced::connect(data, fence.into(), self.token, true).await?;
+        let info = data.get_connection_info().clone();
+        let place = Place::Server(info.clone());
+        let node = Node::new(Target { name: info.addr().to_string(), marks: Vec::new(), place });
+        let fenced = Fenced::new(node, fence.into(), self.token, true, self.inner.config.fence_timeout);
         fenced.advance().await?;
         Ok(fenced)
     }
@@ -132,15 +136,11 @@ impl Held {
     /// data. `None` on a quorum, whose nodes hold locks, not data. With [`shared`](crate::Options::shared) and
     /// [`limit`](crate::Options::limit) each holder's own token counts while it holds the lock.
     ///
-    /// # Errors
-    /// [`Error::Refused`] where the server cannot be reached.
-    pub async fn fence_here(&self) -> Result<Option<Fenced>, Error> {
-        match self.inner.nodes.as_slice() {
-            [node] => {
-                let client = node.target().client;
-                Fenced::connect(&client, self.subject.lock.clone(), self.token, false).await.map(Some)
-            }
-            _ => Ok(None),
-        }
+    /// The data goes over a connection of its own: it does not hold up the renewal of locks.
+    #[must_use]
+    pub fn fence_here(&self) -> Option<Fenced> {
+        let node = self.inner.data()?;
+        let within = self.inner.config.fence_timeout;
+        Some(Fenced::new(node, self.subject.lock.clone(), self.token, false, within))
     }
 }

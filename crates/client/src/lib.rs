@@ -25,14 +25,20 @@
 //! - This crate never links the server's module API.
 #![forbid(unsafe_code)]
 
+mod address;
 mod clock;
+mod cluster;
 mod config;
+mod dial;
 mod error;
 mod fenced;
 mod held;
+mod line;
 mod lockfence;
 mod node;
+mod sentinel;
 mod session;
+mod tls;
 mod wire;
 
 pub mod blocking;

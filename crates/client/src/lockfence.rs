@@ -1,8 +1,8 @@
 //! The client: nodes, settings, and the ways to get a lock.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::{oneshot, watch};
@@ -22,6 +22,8 @@ pub struct Lockfence(pub(crate) Arc<Inner>);
 
 pub(crate) struct Inner {
     pub(crate) nodes: Vec<Arc<Node>>,
+    /// The way to the data beside the locks, where there is one server for both.
+    data: OnceLock<Arc<Node>>,
     pub(crate) config: Config,
     /// The highest token of any grant.
     pub(crate) seen: AtomicU64,
@@ -51,6 +53,16 @@ pub struct Stats {
     pub lost: u64,
 }
 
+impl Inner {
+    /// The way to the data on the locks' own server; none on a quorum.
+    pub(crate) fn data(&self) -> Option<Arc<Node>> {
+        match self.nodes.as_slice() {
+            [node] => Some(self.data.get_or_init(|| Node::new(node.target().clone())).clone()),
+            _ => None,
+        }
+    }
+}
+
 impl fmt::Debug for Lockfence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let nodes: Vec<&str> = self.0.nodes.iter().map(|node| node.name()).collect();
@@ -68,6 +80,7 @@ impl Lockfence {
     pub(crate) fn new(targets: Vec<Target>, config: Config) -> Self {
         Self(Arc::new(Inner {
             nodes: targets.into_iter().map(Node::new).collect(),
+            data: OnceLock::new(),
             config,
             seen: AtomicU64::new(0),
             counters: Counters::default(),

@@ -1,184 +1,243 @@
-//! The way to one node: a shared connection on which requests leave in the order in which they were asked for, and a
-//! connection of its own for each WAIT.
-//!
-//! The order matters: a RELEASE behind its ACQUIRE on one connection leaves nothing behind. A request without an answer
-//! in time makes the connection suspect; the next request gets a new one.
+//! The way to one node: a server, whichever server the sentinels name, or a cluster, in which each key has its own.
 
-use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::sync::Arc;
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Cmd, ErrorKind, RedisError, RedisResult, Value};
-use tokio::sync::{mpsc, oneshot};
+use redis::{ConnectionInfo, Value};
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use crate::cluster::{Cluster, Redirect, slot};
+use crate::dial::Dialer;
+use crate::line::{Answer, Line, Request};
 use crate::quorum::{Failure, FailureKind};
+use crate::sentinel::Sentinels;
+
+/// How often one request is sent on.
+const HOPS_MAX: u32 = 8;
+/// How long to wait before a request goes out again to where it was refused for a moment.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// A node, as configured.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
-    /// Host, port and database: alike at all clients that write the address alike.
+    /// Its address, without what is secret: alike at all clients that write it alike.
     pub(crate) name: String,
-    pub(crate) client: redis::Client,
+    /// Two nodes that have one of these in common are one.
+    pub(crate) marks: Vec<String>,
+    pub(crate) place: Place,
 }
 
-/// What came of a request: an answer of the server (an error is one, too), or none.
-pub(crate) type Answer = Result<RedisResult<Value>, Failure>;
+/// Where a node is.
+#[derive(Clone, Debug)]
+pub(crate) enum Place {
+    /// At that address.
+    Server(ConnectionInfo),
+    /// Wherever the sentinels say.
+    Sentinel(Sentinels),
+    /// At many; these are known to begin with.
+    Cluster(Vec<ConnectionInfo>),
+}
 
-struct Job {
-    cmd: Cmd,
-    within: Duration,
-    /// When nobody waits for the answer any more.
-    expires: Instant,
-    answer: oneshot::Sender<Answer>,
+#[derive(Debug)]
+enum Way {
+    Server(Arc<Line>),
+    /// The line asks the sentinels each time that it connects.
+    Sentinel(Arc<Line>),
+    Cluster(Box<Cluster>),
 }
 
 /// The way to one node.
 #[derive(Debug)]
 pub(crate) struct Node {
     target: Target,
-    worker: Mutex<Option<mpsc::UnboundedSender<Job>>>,
+    way: Option<Way>,
+}
+
+/// How a request travels.
+#[derive(Clone, Copy)]
+struct Trip {
+    slot: u16,
+    until: Option<Instant>,
+    /// On connections of its own, and how long each may take to come about; else on the shared ones.
+    alone: Option<Duration>,
+}
+
+impl Trip {
+    async fn send(self, line: &Line, request: &Request) -> Answer {
+        let left = self.until.map(left);
+        match self.alone {
+            Some(connect_within) => line.alone(request, connect_within, left).await,
+            None => {
+                let told = line.send(request.clone(), left.unwrap_or(Duration::MAX));
+                told.await.unwrap_or_else(|_| Err(nowhere()))
+            }
+        }
+    }
+}
+
+/// What to do about an answer.
+enum Next {
+    /// It is the answer.
+    Take,
+    /// To be sent there.
+    Go { line: Arc<Line>, asking: bool },
+    /// To be sent there again, soon.
+    Soon,
 }
 
 impl Node {
     pub(crate) fn new(target: Target) -> Arc<Self> {
-        Arc::new(Self { target, worker: Mutex::new(None) })
+        let way = match &target.place {
+            Place::Server(info) => Some(Way::Server(Line::new(Dialer::Fixed(info.clone())))),
+            Place::Sentinel(sentinels) => Some(Way::Sentinel(Line::new(Dialer::Primary(sentinels.clone())))),
+            Place::Cluster(seeds) => Cluster::new(seeds).map(|cluster| Way::Cluster(Box::new(cluster))),
+        };
+        Arc::new(Self { target, way })
     }
 
     pub(crate) fn name(&self) -> &str {
         &self.target.name
     }
 
-    /// Queues `cmd` on the shared connection, at once and in order. Needs a tokio runtime round it.
-    pub(crate) fn send(&self, cmd: Cmd, within: Duration) -> oneshot::Receiver<Answer> {
-        let (answer, receiver) = oneshot::channel();
-        let expires = Instant::now().checked_add(within).unwrap_or_else(Instant::now);
-        let mut job = Job { cmd, within, expires, answer };
-        let mut worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(sender) = &*worker {
-            match sender.send(job) {
-                Ok(()) => return receiver,
-                Err(mpsc::error::SendError(unsent)) => job = unsent, // its runtime is gone
-            }
-        }
-        let (sender, jobs) = mpsc::unbounded_channel();
-        tokio::spawn(work(self.target.clone(), jobs));
-        // The worker holds the other end.
-        let _ = sender.send(job);
-        *worker = Some(sender);
-        receiver
+    pub(crate) const fn target(&self) -> &Target {
+        &self.target
     }
 
-    /// Carries out `cmd` on a connection of its own, which closes when the future ends or is dropped.
+    /// Queues `request`, which is about `key`, on the shared connection, at once and in order. Needs a tokio runtime
+    /// round it. The answer comes `within` that time, or none.
+    pub(crate) fn send(
+        self: &Arc<Self>,
+        request: impl Into<Request>,
+        key: &[u8],
+        within: Duration,
+    ) -> oneshot::Receiver<Answer> {
+        let (request, slot) = (request.into(), slot(key));
+        let (tell, told) = oneshot::channel();
+        let Some(line) = self.line(slot) else {
+            let _ = tell.send(Err(nowhere()));
+            return told;
+        };
+        let first = line.send(request.clone(), within);
+        if matches!(self.way, Some(Way::Server(_))) {
+            return first;
+        }
+        let (this, trip) = (self.clone(), Trip { slot, until: Some(deadline(within)), alone: None });
+        tokio::spawn(async move {
+            let first = first.await.unwrap_or_else(|_| Err(nowhere()));
+            let _ = tell.send(this.follow(first, line, request, trip).await);
+        });
+        told
+    }
+
+    /// Carries out `request`, which is about `key`, on a connection of its own, which closes when this future is
+    /// dropped.
     pub(crate) async fn alone(
-        target: Target,
-        cmd: Cmd,
+        &self,
+        request: impl Into<Request>,
+        key: &[u8],
         connect_within: Duration,
         within: Option<Duration>,
     ) -> Answer {
-        let mut connection = connect(&target, connect_within).await?;
-        let answer = connection.send_packed_command(&cmd);
-        match within {
-            None => outcome(answer.await),
-            Some(within) => match tokio::time::timeout(within, answer).await {
-                Ok(answer) => outcome(answer),
-                Err(_) => Err(no_answer(within)),
-            },
+        let (request, slot) = (request.into(), slot(key));
+        let trip = Trip { slot, until: within.map(deadline), alone: Some(connect_within) };
+        let line = self.line(slot).ok_or_else(nowhere)?;
+        let first = trip.send(&line, &request).await;
+        self.follow(first, line, request, trip).await
+    }
+
+    fn line(&self, slot: u16) -> Option<Arc<Line>> {
+        match self.way.as_ref()? {
+            Way::Server(line) | Way::Sentinel(line) => Some(line.clone()),
+            Way::Cluster(cluster) => cluster.line(slot),
         }
     }
 
-    pub(crate) fn target(&self) -> Target {
-        self.target.clone()
+    /// Sends `request` on for as long as the answers say so and there is time.
+    async fn follow(&self, first: Answer, mut line: Arc<Line>, mut request: Request, trip: Trip) -> Answer {
+        let mut answer = first;
+        for _ in 0..HOPS_MAX {
+            let next = self.next(&answer, &line, trip.slot);
+            if trip.until.is_some_and(|until| left(until) <= PAUSE) {
+                break;
+            }
+            match next {
+                Next::Take => break,
+                Next::Go { line: to, asking } => {
+                    line = to;
+                    request.asking = asking;
+                }
+                Next::Soon => tokio::time::sleep(PAUSE).await,
+            }
+            answer = trip.send(&line, &request).await;
+        }
+        answer
+    }
+
+    fn next(&self, answer: &Answer, line: &Arc<Line>, slot: u16) -> Next {
+        match (&self.way, error_of(answer)) {
+            // The line has taken note, and asks the sentinels before the request goes out again.
+            (Some(Way::Sentinel(_)), Some(error)) if error.code() == "READONLY" => Next::Soon,
+            (Some(Way::Cluster(cluster)), error) => next_in(cluster, answer, error, line, slot),
+            _ => Next::Take,
+        }
     }
 }
 
-async fn work(target: Target, mut jobs: mpsc::UnboundedReceiver<Job>) {
-    let mut connection: Option<MultiplexedConnection> = None;
-    let mut generation = 0_u64;
-    let (tell_suspect, mut suspects) = mpsc::unbounded_channel::<u64>();
-    while let Some(job) = jobs.recv().await {
-        while let Ok(suspect) = suspects.try_recv() {
-            if suspect == generation {
-                connection = None;
+fn next_in(
+    cluster: &Cluster,
+    answer: &Answer,
+    error: Option<&redis::ServerError>,
+    line: &Arc<Line>,
+    slot: u16,
+) -> Next {
+    let redirect = error.and_then(Redirect::of);
+    match (redirect, error) {
+        (Some(Redirect::TryAgain), _) => return Next::Soon,
+        (Some(redirect), _) => {
+            if let Some(to) = cluster.follow(redirect, line) {
+                return Next::Go { line: to, asking: matches!(redirect, Redirect::Ask { .. }) };
             }
         }
-        let open = match &connection {
-            Some(open) => open.clone(),
-            // Those who came while an attempt to connect went on: one attempt is enough for all of them.
-            None if job.expires <= Instant::now() => {
-                let _ = job.answer.send(Err(Failure::new(FailureKind::NotSent, "no connection")));
-                continue;
-            }
-            None => match connect(&target, job.within).await {
-                Ok(new) => {
-                    generation = generation.saturating_add(1);
-                    connection.insert(new).clone()
-                }
-                Err(failure) => {
-                    let _ = job.answer.send(Err(failure));
-                    continue;
-                }
-            },
-        };
-        let mut request = Box::pin(carry_out(open, job, generation, tell_suspect.clone()));
-        if poll_once(request.as_mut()).is_pending() {
-            tokio::spawn(request);
+        (None, Some(error)) if matches!(error.code(), "CLUSTERDOWN" | "READONLY" | "MASTERDOWN") => {
+            cluster.forget(slot, line);
         }
+        (None, _) => {}
     }
-}
-
-async fn carry_out(
-    mut open: MultiplexedConnection,
-    job: Job,
-    generation: u64,
-    tell_suspect: mpsc::UnboundedSender<u64>,
-) {
-    let answer = match tokio::time::timeout(job.within, open.send_packed_command(&job.cmd)).await {
-        Ok(answer) => outcome(answer),
-        Err(_) => Err(no_answer(job.within)),
-    };
-    if answer.is_err() {
-        // Where the worker is gone, so is its connection.
-        let _ = tell_suspect.send(generation);
-    }
-    let _ = job.answer.send(answer);
-}
-
-/// Lets a request take its place on the connection before the next one is looked at.
-fn poll_once(request: Pin<&mut impl Future<Output = ()>>) -> Poll<()> {
-    request.poll(&mut Context::from_waker(Waker::noop()))
-}
-
-async fn connect(target: &Target, within: Duration) -> Result<MultiplexedConnection, Failure> {
-    let config = AsyncConnectionConfig::new().set_connection_timeout(Some(within)).set_response_timeout(None);
-    let connecting = target.client.get_multiplexed_async_connection_with_config(&config);
-    // The handshake has no time limit of its own.
-    match tokio::time::timeout(within, connecting).await {
-        Ok(Ok(connection)) => Ok(connection),
-        Ok(Err(error)) => {
-            let fatal =
-                matches!(error.kind(), ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig);
-            let kind = if fatal { FailureKind::Fatal } else { FailureKind::NotSent };
-            Err(Failure::new(kind, error.to_string()))
-        }
-        Err(_) => Err(Failure::new(FailureKind::NotSent, format!("no connection within {within:?}"))),
-    }
-}
-
-/// Tells the server's answers from a connection that failed.
-fn outcome(answer: RedisResult<Value>) -> Answer {
     match answer {
-        Err(error) if !is_answer(&error) => Err(Failure::new(FailureKind::Unknown, error.to_string())),
-        answer => Ok(answer),
+        Err(failure) => {
+            cluster.forget(slot, line);
+            let other = cluster.line(slot).filter(|other| !Arc::ptr_eq(other, line));
+            match (failure.kind, other) {
+                (FailureKind::NotSent, Some(line)) => Next::Go { line, asking: false },
+                _ => Next::Take,
+            }
+        }
+        Ok(_) => Next::Take,
     }
 }
 
-fn is_answer(error: &RedisError) -> bool {
-    matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension)
+/// The error that the first command was answered with.
+fn error_of(answer: &Answer) -> Option<&redis::ServerError> {
+    match answer {
+        Ok(Value::ServerError(error)) => Some(error),
+        Ok(Value::Array(answers)) => match answers.first() {
+            Some(Value::ServerError(error)) => Some(error),
+            _ => None,
+        },
+        _ => None,
+    }
 }
 
-fn no_answer(within: Duration) -> Failure {
-    Failure::new(FailureKind::Unknown, format!("no answer within {within:?}"))
+fn nowhere() -> Failure {
+    Failure::new(FailureKind::NotSent, "nowhere to send it")
+}
+
+fn deadline(within: Duration) -> Instant {
+    let now = Instant::now();
+    now.checked_add(within).unwrap_or(now)
+}
+
+fn left(until: Instant) -> Duration {
+    until.saturating_duration_since(Instant::now())
 }

@@ -14,7 +14,6 @@ use crate::clock;
 use crate::error::{Error, Lost, NodeError};
 use crate::held::{Held, Released, Shared};
 use crate::lockfence::Inner;
-use crate::node::{Answer, Node};
 use crate::quorum::attempt::{Attempt, Grant, Outcome, Patience};
 use crate::quorum::give_back::GiveBack;
 use crate::quorum::hold::{Hold, Loss, Terms};
@@ -245,20 +244,20 @@ impl Io {
             return;
         };
         let timeout = Duration::from_micros(self.settings.node_timeout_us);
+        let subject = self.subject.clone();
         if matches!(command, Command::Acquire { wait_ms: Some(_), .. }) {
-            let target = way.target();
-            let within = answer_by.map(clock::until);
+            let (way, within) = (way.clone(), answer_by.map(clock::until));
             let wait = tokio::spawn(async move {
-                let answer = Node::alone(target, cmd, timeout, within).await;
-                let _ = tell.send((id, to_reply(command, answer)));
+                let answer = way.alone(cmd, &subject.lock, timeout, within).await;
+                let _ = tell.send((id, wire::reply(command, answer)));
             });
             self.waits.insert(id, wait.abort_handle());
             return;
         }
-        let answer = way.send(cmd, answer_by.map_or(timeout, clock::until));
+        let answer = way.send(cmd, &subject.lock, answer_by.map_or(timeout, clock::until));
         tokio::spawn(async move {
             if let Ok(answer) = answer.await {
-                let _ = tell.send((id, to_reply(command, answer)));
+                let _ = tell.send((id, wire::reply(command, answer)));
             }
         });
     }
@@ -290,13 +289,6 @@ impl Drop for Io {
         for wait in self.waits.values() {
             wait.abort();
         }
-    }
-}
-
-fn to_reply(command: Command, answer: Answer) -> Reply {
-    match answer {
-        Ok(answer) => wire::reply(command, answer),
-        Err(failure) => Reply::Failed(failure),
     }
 }
 

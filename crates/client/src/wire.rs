@@ -3,8 +3,9 @@
 use lockfence_core::clock::Ttl;
 use lockfence_core::ids::{Mode, Owner, Token};
 use lockfence_core::request::{Acquire, Extend, Release, Wait};
-use redis::{RedisError, Value};
+use redis::{ServerError, Value};
 
+use crate::line::Answer;
 use crate::quorum::{Command, Failure, FailureKind, OwnerId, Reply, Standing};
 
 /// What all commands of one lock share.
@@ -63,11 +64,11 @@ impl Subject {
 }
 
 /// What a server answered to `command`.
-pub(crate) fn reply(command: Command, answer: Result<Value, RedisError>) -> Reply {
+pub(crate) fn reply(command: Command, answer: Answer) -> Reply {
     let value = match answer {
-        Ok(Value::ServerError(error)) => return failed(&RedisError::from(error)),
+        Ok(Value::ServerError(error)) => return failed(&error),
         Ok(value) => value,
-        Err(error) => return failed(&error),
+        Err(failure) => return Reply::Failed(failure),
     };
     let understood = match command {
         Command::Acquire { .. } => acquired(&value),
@@ -121,23 +122,21 @@ fn field<'v>(value: &'v Value, name: &str) -> Option<&'v Value> {
     }
 }
 
-fn failed(error: &RedisError) -> Reply {
+fn failed(error: &ServerError) -> Reply {
     Reply::Failed(Failure::new(kind(error), line(error)))
 }
 
 /// The server's own line.
-pub(crate) fn line(error: &RedisError) -> String {
-    match (error.code(), error.detail()) {
-        (Some(code), Some(detail)) => format!("{code} {detail}"),
-        (Some(code), None) => code.to_owned(),
-        _ => error.to_string(),
+pub(crate) fn line(error: &ServerError) -> String {
+    match error.details() {
+        Some(details) => format!("{} {details}", error.code()),
+        None => error.code().to_owned(),
     }
 }
 
-fn kind(error: &RedisError) -> FailureKind {
-    let Some(code) = error.code() else { return FailureKind::Unknown };
-    match code {
-        "ERR" if error.detail().is_some_and(|detail| detail.contains("too far ahead")) => {
+fn kind(error: &ServerError) -> FailureKind {
+    match error.code() {
+        "ERR" if error.details().is_some_and(|details| details.contains("too far ahead")) => {
             FailureKind::TooFarAhead
         }
         "ERR" | "WRONGTYPE" | "NOAUTH" | "NOPERM" | "WRONGPASS" | "EXHAUSTED" => FailureKind::Fatal,

@@ -55,6 +55,7 @@ pub use conn::{Conn, Received};
 pub use limits::raise_open_files;
 pub use matrix::run;
 pub use module::{module, module_with_panics};
+pub use ports::PortLease;
 pub use proxy::{Direction, Proxy, ProxyStats};
 pub use reply::Reply;
 pub use resp::{Malformed, parse};

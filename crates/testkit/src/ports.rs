@@ -9,14 +9,15 @@ use std::net::TcpListener;
 
 /// A port of 127.0.0.1 that no other test takes until this is dropped.
 #[derive(Debug)]
-pub(crate) struct PortLease {
+pub struct PortLease {
     port: u16,
     _lock: File,
 }
 
 impl PortLease {
     /// Leases a port on which nobody listens.
-    pub(crate) fn take() -> Self {
+    #[must_use]
+    pub fn take() -> Self {
         const ATTEMPTS: u32 = 1000;
         // SAFETY: a system call without arguments that cannot fail.
         let user = unsafe { libc::geteuid() };
@@ -35,7 +36,9 @@ impl PortLease {
         panic!("no free port in {ATTEMPTS} attempts (leases: {})", folder.display());
     }
 
-    pub(crate) fn port(&self) -> u16 {
+    /// The port.
+    #[must_use]
+    pub fn port(&self) -> u16 {
         self.port
     }
 }

@@ -1,75 +1,11 @@
-//! The client on real servers: one, and a quorum of three.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    reason = "tests"
-)]
+//! One server, and a quorum of three.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use lockfence_client::{Builder, ConfigError, Error, Held, Lockfence, Lost, Options, Released, blocking};
+use lockfence_client::{Error, Lost, Options, Released, blocking};
 use lockfence_testkit::{Direction, Proxy, Server, ServerKind, cmd, server_tests, wait_until};
 
-const LONG: Duration = Duration::from_secs(60);
-
-fn run<T>(test: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    runtime.block_on(async { tokio::time::timeout(Duration::from_secs(120), test).await.expect("in time") })
-}
-
-fn ms(ms: u64) -> Duration {
-    Duration::from_millis(ms)
-}
-
-fn three(kind: ServerKind) -> Vec<Server> {
-    (0..3).map(|_| Server::start(kind)).collect()
-}
-
-/// Timeouts far above what a loaded machine needs.
-fn client_of<'u>(urls: impl IntoIterator<Item = &'u str>) -> Builder {
-    urls.into_iter()
-        .fold(Lockfence::builder(), |builder, url| builder.node(url))
-        .ttl(ms(8_000))
-        .node_timeout(ms(2_000))
-}
-
-fn client(servers: &[Server]) -> Lockfence {
-    let urls: Vec<String> = servers.iter().map(Server::url).map(|url| url.to_string()).collect();
-    client_of(urls.iter().map(String::as_str)).build().unwrap()
-}
-
-fn info(server: &Server, field: &str) -> String {
-    let reply = cmd!(server.connect(), "LOCK.INFO", "lock");
-    if reply.is_nil() { "none".to_owned() } else { format!("{:?}", reply.field(field)) }
-}
-
-fn is_free(server: &Server) -> bool {
-    let reply = cmd!(server.connect(), "LOCK.INFO", "lock");
-    reply.is_nil() || reply.field("state").text() == "free"
-}
-
-/// Waits for so many prolongations.
-async fn prolonged(held: &Held, times: u32) {
-    for _ in 0..times {
-        let valid_until = || Instant::now() + held.remaining();
-        let before = valid_until() + ms(100);
-        while valid_until() < before {
-            tokio::time::sleep(ms(10)).await;
-        }
-    }
-}
-
-/// Waits until all nodes have granted it: two of three suffice for the holder.
-fn wait_everywhere(servers: &[Server]) {
-    wait_until("held at all nodes", LONG, || servers.iter().all(|server| !is_free(server)), |held| *held);
-}
-
-async fn get(locks: &Lockfence, options: Options) -> Held {
-    locks.acquire("lock", options).await.unwrap()
-}
+use crate::{LONG, client, client_of, get, info, is_free, ms, prolonged, run, three, wait_everywhere};
 
 server_tests! {
     /// A6, A9: one server; the error says who has it; the release of one acquisition never frees another's.
@@ -87,7 +23,7 @@ server_tests! {
                 }
                 other => panic!("{other:?}"),
             }
-            let here = first.fence_here().await.unwrap().expect("one server");
+            let here = first.fence_here().expect("one server");
             here.write("data", "one").await.unwrap();
             let token = first.token();
             assert_eq!(first.release().await, Released::Ended);
@@ -289,7 +225,7 @@ server_tests! {
         let locks = client(&servers);
         run(async {
             let first = get(&locks, Options::try_once()).await;
-            assert!(first.fence_here().await.unwrap().is_none());
+            assert!(first.fence_here().is_none());
             let fenced = first.fence(&data_client).await.unwrap();
             fenced.write("data", "one").await.unwrap();
             fenced.check().await.unwrap();
@@ -338,40 +274,4 @@ server_tests! {
         assert!(locks.settled(LONG));
         assert!(is_free(&server));
     }
-}
-
-/// J11, B6: what cannot work is refused before anything is sent.
-#[test]
-fn configurations_that_cannot_work_are_refused() {
-    let one = || Lockfence::builder().node("redis://127.0.0.1:1");
-    assert_eq!(Lockfence::builder().build().unwrap_err(), ConfigError::NoNodes);
-    assert!(matches!(one().node("redis://127.0.0.1:1/").build(), Err(ConfigError::SameNodeTwice(_))));
-    assert!(matches!(one().node("http://x").build(), Err(ConfigError::BadNode { .. })));
-    assert!(matches!(one().ttl(Duration::ZERO).build(), Err(ConfigError::BadTtl(_))));
-    assert!(matches!(one().ttl(Duration::from_micros(123_456)).build(), Err(ConfigError::BadTtl(_))));
-    assert!(matches!(
-        one().ttl(ms(100)).node_timeout(ms(26)).build(),
-        Err(ConfigError::BadNodeTimeout { .. })
-    ));
-    assert!(matches!(one().name("x".repeat(512)).build(), Err(ConfigError::BadName(512))));
-    run(async {
-        let locks = one().build().unwrap();
-        for limit in [0, 1_000_001] {
-            let refused = locks.acquire("lock", Options::try_once().limit(limit)).await;
-            assert!(
-                matches!(&refused, Err(Error::Config(ConfigError::BadLimit(n))) if *n == limit),
-                "{refused:?}"
-            );
-        }
-        let quorum = one().node("redis://127.0.0.1:2").node("redis://127.0.0.1:3").build().unwrap();
-        match quorum.acquire("lock", Options::try_once().limit(2)).await {
-            Err(Error::Config(refusal @ ConfigError::LimitOnQuorum { nodes: 3 })) => {
-                assert!(refusal.to_string().contains("different majorities"), "{refusal}");
-            }
-            other => panic!("{other:?}"),
-        }
-        assert!(matches!(locks.try_acquire("").await, Err(Error::Config(ConfigError::NoLockName))));
-        let no_quorum = locks.try_acquire("lock").await;
-        assert!(matches!(&no_quorum, Err(Error::NoQuorum(nodes)) if nodes.len() == 1), "{no_quorum:?}");
-    });
 }

@@ -1,0 +1,209 @@
+//! Addresses: URLs of a server, of a primary that sentinels watch, of a cluster.
+
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, RedisConnectionInfo};
+
+use crate::config::ConfigError;
+use crate::node::{Place, Target};
+use crate::sentinel::Sentinels;
+use crate::tls::Tls;
+
+/// Where sentinels listen, if the address does not say.
+const SENTINEL_PORT: u16 = 26379;
+
+/// A node, as it was asked for.
+#[derive(Clone)]
+pub(crate) enum Address {
+    Url(String),
+    Sentinel { primary: String, urls: Vec<String> },
+    Cluster { urls: Vec<String> },
+}
+
+impl Address {
+    /// The node of that address.
+    pub(crate) fn target(&self, tls: &Tls) -> Result<Target, ConfigError> {
+        let each = |url: &String| info(url, &shown(url), tls);
+        let all = |urls: &[String]| urls.iter().map(each).collect::<Result<Vec<_>, _>>();
+        match self {
+            Self::Url(url) => of_url(url, tls),
+            Self::Cluster { urls } => cluster(all(urls)?),
+            Self::Sentinel { primary, urls } => {
+                let infos = all(urls)?;
+                let server = infos.first().cloned().ok_or(ConfigError::NoNodes)?;
+                watched(primary, infos, server, &RedisConnectionInfo::default())
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let all = |urls: &[String]| urls.iter().map(|url| shown(url)).collect::<Vec<_>>().join(",");
+        match self {
+            Self::Url(url) => f.write_str(&shown(url)),
+            Self::Sentinel { primary, urls } => write!(f, "{primary} by {}", all(urls)),
+            Self::Cluster { urls } => f.write_str(&all(urls)),
+        }
+    }
+}
+
+fn of_url(url: &str, tls: &Tls) -> Result<Target, ConfigError> {
+    let bad = |cause: &str| ConfigError::BadNode { node: shown(url), cause: cause.to_owned() };
+    let Some(group) = Group::parse(url) else {
+        let info = info(url, &shown(url), tls)?;
+        let name = mark(&info);
+        return Ok(Target { marks: vec![name.clone()], name, place: Place::Server(info) });
+    };
+    let db = group.path.get(1).copied().unwrap_or_default();
+    let servers = group.infos(group.login, db, None, tls)?;
+    match (group.kind, group.path.as_slice()) {
+        (Kind::Cluster, [] | ["" | "0"]) => cluster(servers),
+        (Kind::Cluster, _) => Err(bad("a cluster has no database but 0")),
+        (Kind::Sentinel, [primary] | [primary, _]) if !primary.is_empty() => {
+            let settings = group
+                .sentinel_settings()
+                .ok_or_else(|| bad("an unknown option; there are sentinel_user and sentinel_password"))?;
+            let server = servers.first().cloned().ok_or(ConfigError::NoNodes)?;
+            watched(primary, group.infos("", "", Some(SENTINEL_PORT), tls)?, server, &settings)
+        }
+        (Kind::Sentinel, _) => Err(bad("expected /name or /name/database after the sentinels")),
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Sentinel,
+    Cluster,
+}
+
+/// A URL that names several hosts, in its parts.
+struct Group<'u> {
+    kind: Kind,
+    scheme: &'u str,
+    /// `user:password@`, or nothing.
+    login: &'u str,
+    hosts: Vec<&'u str>,
+    path: Vec<&'u str>,
+    query: &'u str,
+}
+
+impl<'u> Group<'u> {
+    fn parse(url: &'u str) -> Option<Self> {
+        let (scheme, rest) = url.split_once("://")?;
+        let (scheme, kind) = match scheme.split_once('+')? {
+            (scheme, "sentinel") => (scheme, Kind::Sentinel),
+            (scheme, "cluster") => (scheme, Kind::Cluster),
+            _ => return None,
+        };
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (authority, path) = rest
+            .split_once('/')
+            .map_or((rest, Vec::new()), |(before, path)| (before, path.split('/').collect()));
+        let at = authority.rfind('@').map_or(0, |at| at.saturating_add(1));
+        let (login, hosts) = authority.split_at(at);
+        Some(Self { kind, scheme, login, hosts: hosts.split(',').collect(), path, query })
+    }
+
+    fn infos(
+        &self,
+        login: &str,
+        db: &str,
+        port: Option<u16>,
+        tls: &Tls,
+    ) -> Result<Vec<ConnectionInfo>, ConfigError> {
+        let each = self.hosts.iter().map(|host| {
+            let has_port = host.rsplit_once(':').is_some_and(|(_, after)| !after.contains(']'));
+            let port = port.filter(|_| !has_port).map(|port| format!(":{port}")).unwrap_or_default();
+            info(&format!("{}://{login}{host}{port}/{db}", self.scheme), host, tls)
+        });
+        each.collect()
+    }
+
+    /// How to log in at the sentinels.
+    fn sentinel_settings(&self) -> Option<RedisConnectionInfo> {
+        let mut settings = RedisConnectionInfo::default();
+        let url = redis::parse_redis_url(&format!("redis://host/?{}", self.query))?;
+        for (name, value) in url.query_pairs() {
+            settings = match &*name {
+                "sentinel_user" => settings.set_username(value),
+                "sentinel_password" => settings.set_password(value),
+                _ => return None,
+            };
+        }
+        Some(settings)
+    }
+}
+
+fn watched(
+    primary: &str,
+    sentinels: Vec<ConnectionInfo>,
+    server: ConnectionInfo,
+    settings: &RedisConnectionInfo,
+) -> Result<Target, ConfigError> {
+    let db = server.redis_settings().db();
+    let hosts = sorted(&sentinels)?;
+    let settings = |info: ConnectionInfo| info.set_redis_settings(settings.clone());
+    let sentinels = sentinels.into_iter().map(settings).collect();
+    Ok(Target {
+        name: format!("{primary}@{}/{db}", hosts.join(",")),
+        marks: hosts.iter().map(|host| format!("{primary}@{host}/{db}")).collect(),
+        place: Place::Sentinel(Sentinels { primary: primary.to_owned(), sentinels, server: named(server) }),
+    })
+}
+
+fn cluster(seeds: Vec<ConnectionInfo>) -> Result<Target, ConfigError> {
+    let hosts = sorted(&seeds)?;
+    if let Some(seed) = seeds.iter().find(|seed| seed.redis_settings().db() != 0) {
+        let cause = "a cluster has no database but 0".to_owned();
+        return Err(ConfigError::BadNode { node: seed.addr().to_string(), cause });
+    }
+    let marks = seeds.iter().map(mark).collect();
+    Ok(Target { name: format!("cluster {}", hosts.join(",")), marks, place: Place::Cluster(seeds) })
+}
+
+/// The hosts of a group, in an order that does not depend on how they were written down.
+fn sorted(infos: &[ConnectionInfo]) -> Result<Vec<String>, ConfigError> {
+    if infos.is_empty() {
+        return Err(ConfigError::NoNodes);
+    }
+    let mut hosts = Vec::new();
+    for info in infos {
+        if matches!(info.addr(), ConnectionAddr::Unix(_)) {
+            let cause = "sentinels and clusters are reached by host and port".to_owned();
+            return Err(ConfigError::BadNode { node: info.addr().to_string(), cause });
+        }
+        hosts.push(info.addr().to_string().to_ascii_lowercase());
+    }
+    hosts.sort_unstable();
+    hosts.dedup();
+    Ok(hosts)
+}
+
+/// What tells that two nodes are the same server and database.
+fn mark(info: &ConnectionInfo) -> String {
+    let address = match info.addr() {
+        ConnectionAddr::Unix(path) => path.display().to_string(),
+        address => address.to_string().to_ascii_lowercase(),
+    };
+    format!("{address}/{}", info.redis_settings().db())
+}
+
+fn info(url: &str, shown: &str, tls: &Tls) -> Result<ConnectionInfo, ConfigError> {
+    let bad = |cause: String| ConfigError::BadNode { node: shown.to_owned(), cause };
+    if cfg!(not(feature = "tls")) && (url.starts_with("rediss:") || url.starts_with("valkeys:")) {
+        return Err(bad("TLS needs the feature `tls` of lockfence-client".to_owned()));
+    }
+    let info = url.into_connection_info().map_err(|error| bad(error.to_string()))?;
+    tls.apply(info).map(named).map_err(|error| bad(error.to_string()))
+}
+
+/// Connections show in `CLIENT LIST` whose they are.
+fn named(info: ConnectionInfo) -> ConnectionInfo {
+    let settings = info.redis_settings().clone();
+    info.set_redis_settings(settings.set_lib_name("lockfence-client", env!("CARGO_PKG_VERSION")))
+}
+
+/// The URL without what is secret.
+pub(crate) fn shown(url: &str) -> String {
+    let (before, _) = url.split_once('?').unwrap_or((url, ""));
+    before.rsplit_once('@').map_or(before, |(_, after)| after).to_owned()
+}

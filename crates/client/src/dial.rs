@@ -1,0 +1,70 @@
+//! How connections are made: to a fixed address, or to whichever server the sentinels name as the primary.
+
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError};
+
+use crate::quorum::{Failure, FailureKind};
+use crate::sentinel::Sentinels;
+
+/// How connections are made.
+#[derive(Clone, Debug)]
+pub(crate) enum Dialer {
+    /// To that address.
+    Fixed(ConnectionInfo),
+    /// To the primary of that name, asked for anew each time.
+    Primary(Sentinels),
+}
+
+impl Dialer {
+    /// A connection that is ready for requests.
+    pub(crate) async fn dial(&self, within: Duration) -> Result<MultiplexedConnection, Failure> {
+        match self {
+            Self::Fixed(info) => open(info, within).await,
+            Self::Primary(sentinels) => sentinels.dial(within).await,
+        }
+    }
+
+    /// The host that it connects to, where that is known beforehand.
+    pub(crate) fn host(&self) -> Option<&str> {
+        match self {
+            Self::Fixed(info) => match info.addr() {
+                ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => Some(host),
+                _ => None,
+            },
+            Self::Primary(_) => None,
+        }
+    }
+}
+
+/// A connection to that address.
+pub(crate) async fn open(info: &ConnectionInfo, within: Duration) -> Result<MultiplexedConnection, Failure> {
+    let client = Client::open(info.clone()).map_err(|error| not_sent(&error))?;
+    let config = AsyncConnectionConfig::new().set_connection_timeout(Some(within)).set_response_timeout(None);
+    let connecting = client.get_multiplexed_async_connection_with_config(&config);
+    // The handshake has no time limit of its own.
+    match tokio::time::timeout(within, connecting).await {
+        Ok(connection) => connection.map_err(|error| not_sent(&error)),
+        Err(_) => Err(Failure::new(FailureKind::NotSent, format!("no connection within {within:?}"))),
+    }
+}
+
+/// Another server of the same kind: the same user, password, database and TLS.
+pub(crate) fn at(info: &ConnectionInfo, new_host: &str, new_port: u16) -> ConnectionInfo {
+    let mut addr = info.addr().clone();
+    match &mut addr {
+        ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
+            new_host.clone_into(host);
+            *port = new_port;
+        }
+        _ => {}
+    }
+    info.clone().set_addr(addr)
+}
+
+fn not_sent(error: &RedisError) -> Failure {
+    let fatal = matches!(error.kind(), ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig);
+    let kind = if fatal { FailureKind::Fatal } else { FailureKind::NotSent };
+    Failure::new(kind, error.to_string())
+}
