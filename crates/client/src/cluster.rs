@@ -144,7 +144,47 @@ fn split_at(bytes: &[u8], byte: u8) -> Option<(&[u8], &[u8])> {
 
 #[cfg(test)]
 mod tests {
-    use super::slot;
+    use redis::{ConnectionInfo, IntoConnectionInfo as _};
+
+    use super::{Cluster, Redirect, slot};
+
+    fn seed() -> ConnectionInfo {
+        "redis://user:secret@first:7000"
+            .into_connection_info()
+            .unwrap_or_else(|error| unreachable!("{error}"))
+    }
+
+    #[test]
+    fn redirects_are_followed_where_they_can_be() {
+        // what a server says, and where that leads to
+        for (to, leads_to) in [
+            ("10.0.0.1:7001", Some("10.0.0.1:7001")),
+            ("2001:db8::1:7001", Some("2001:db8::1:7001")),
+            (":7001", Some("first:7001")),
+            ("first:7000", Some("first:7000")),
+            ("?:7001", None),
+            ("7001", None),
+            ("host:seven", None),
+        ] {
+            let cluster = Cluster::new(&[seed()]).unwrap_or_else(|| unreachable!());
+            let first = cluster.line(5).unwrap_or_else(|| unreachable!());
+            let line = cluster.follow(Redirect::Moved { slot: 5, to }, &first);
+            let known = cluster
+                .map()
+                .lines
+                .iter()
+                .find(|(_, known)| line.as_ref().is_some_and(|line| std::sync::Arc::ptr_eq(known, line)))
+                .map(|(name, _)| name.clone());
+            assert_eq!(known.as_deref(), leads_to, "{to}");
+            if let Some(line) = line {
+                assert!(
+                    std::sync::Arc::ptr_eq(&line, &cluster.line(5).unwrap_or_else(|| unreachable!())),
+                    "{to}"
+                );
+                assert!(format!("{line:?}").contains("user"), "with the same login: {line:?}");
+            }
+        }
+    }
 
     /// Numbers of `CLUSTER KEYSLOT`.
     #[test]

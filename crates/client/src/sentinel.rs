@@ -12,6 +12,7 @@ use tokio::task::JoinSet;
 
 use crate::dial::{at, open};
 use crate::quorum::{Failure, FailureKind};
+use crate::wire::line;
 
 /// A primary by its name, and who knows which server that is.
 #[derive(Clone, Debug)]
@@ -87,6 +88,9 @@ async fn ask(sentinel: &ConnectionInfo, name: &str, within: Duration) -> Result<
         }
         Value::Array(address) => address_of(&address)
             .ok_or_else(|| not_sent(format!("{} names no address: {address:?}", sentinel.addr()))),
+        Value::ServerError(error) if matches!(error.code(), "NOAUTH" | "NOPERM" | "WRONGPASS") => {
+            Err(Failure::new(FailureKind::Fatal, format!("{}: {}", sentinel.addr(), line(&error))))
+        }
         other => Err(not_sent(format!("{}: {}", sentinel.addr(), shown(&other)))),
     }
 }
@@ -118,7 +122,7 @@ fn shown(value: &Value) -> String {
             Some(Value::BulkString(first)) => first.escape_ascii().to_string(),
             _ => format!("{value:?}"),
         },
-        Value::ServerError(error) => error.to_string(),
+        Value::ServerError(error) => line(error),
         other => format!("{other:?}"),
     }
 }

@@ -9,9 +9,11 @@
 )]
 
 mod addresses;
+mod cluster;
 mod modes;
 mod quorum;
 mod refused;
+mod sentinel;
 
 use std::time::{Duration, Instant};
 
