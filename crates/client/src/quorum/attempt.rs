@@ -10,11 +10,13 @@
 //!
 //! It never waits at two nodes at once, and every wait but one without limit ends by its deadline.
 
+mod ending;
 mod queue;
 
 use lockfence_core::clock::Instant;
 
-use super::give_back::{GiveBack, Trace};
+use self::ending::joined;
+use super::give_back::Trace;
 use super::outbox::Outbox;
 use super::planted::Bug;
 use super::round::{Ballot, Round, Verdict};
@@ -304,42 +306,6 @@ impl Attempt {
         self.pause_us = self.pause_us.saturating_mul(2).min(longest);
     }
 
-    fn time_is_over(&mut self, now: Instant) {
-        if let Phase::Trying(round) = &self.phase {
-            let round = round.clone();
-            self.note(&round);
-            for (node, ballot) in round.ballots().iter() {
-                if matches!(ballot, Ballot::Asked { .. }) {
-                    self.failures[node] = Some(Failure::timed_out());
-                }
-            }
-        }
-        let outcome = if self.had_quorum {
-            Outcome::TimedOut(self.standing.clone())
-        } else {
-            Outcome::NoQuorum(self.failures.clone())
-        };
-        self.end(now, outcome);
-    }
-
-    fn end(&mut self, now: Instant, outcome: Outcome) {
-        match core::mem::replace(&mut self.phase, Phase::Over(Some(outcome))) {
-            Phase::Trying(round) => self.give_back(round.owner(), &round.traces(), now),
-            Phase::Queued(queued) => {
-                self.abandon(queued.id);
-                let traces = self.trace_at(queued.node);
-                self.give_back(queued.owner, &traces, now);
-            }
-            Phase::Head(head) => {
-                let traces =
-                    head.round.as_ref().map_or(head.traces.clone(), |round| joined(&head.traces, round));
-                self.give_back(head.owner, &traces, now);
-            }
-            Phase::Pausing(_) | Phase::Over(_) => {}
-        }
-    }
-
-    /// Learns from a round who has the lock and which nodes answer.
     fn note(&mut self, round: &Round) {
         let mut answered = 0_usize;
         for (node, ballot) in round.ballots().iter() {
@@ -362,31 +328,6 @@ impl Attempt {
         let first = *self.first_owner.get_or_insert(owner);
         if self.settings.planted.is(Bug::OwnerReused) { first } else { owner }
     }
-
-    fn trace_at(&self, node: NodeId) -> PerNode<Trace> {
-        PerNode::new(self.settings.nodes, |other| if other == node { Trace::Unknown } else { Trace::Nothing })
-    }
-
-    /// Nobody listens to that WAIT any more.
-    fn abandon(&mut self, id: SendId) {
-        if !self.settings.planted.is(Bug::NotAbandoned) {
-            self.out.abandon(id);
-        }
-    }
-
-    fn give_back(&mut self, owner: OwnerId, traces: &PerNode<Trace>, now: Instant) {
-        self.out.give_back(GiveBack::new(self.settings, owner, traces, None, now));
-    }
-}
-
-/// What an owner has at each node after `round`, with `before` from its earlier requests.
-fn joined(before: &PerNode<Trace>, round: &Round) -> PerNode<Trace> {
-    let after = round.traces();
-    PerNode::new(before.count(|_| true), |node| match (before[node], after[node]) {
-        (Trace::Unknown, _) | (_, Trace::Unknown) => Trace::Unknown,
-        (Trace::Lease, _) | (_, Trace::Lease) => Trace::Lease,
-        (Trace::Nothing, Trace::Nothing) => Trace::Nothing,
-    })
 }
 
 /// Whoever most nodes name as the holder, and the longest that any of them says.

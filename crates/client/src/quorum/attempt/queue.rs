@@ -2,7 +2,8 @@
 
 use lockfence_core::clock::Instant;
 
-use super::{Attempt, Head, Patience, Phase, Queued, joined};
+use super::ending::joined;
+use super::{Attempt, Head, Patience, Phase, Queued};
 use crate::quorum::give_back::Trace;
 use crate::quorum::planted::Bug;
 use crate::quorum::round::{Ballot, Round};
