@@ -14,6 +14,7 @@ mod losing;
 mod place;
 
 use lockfence_core::clock::Instant;
+use lockfence_core::ids::Mode;
 
 use self::place::{Ask, Lease, Open, Place};
 use super::attempt::Grant;
@@ -215,7 +216,9 @@ impl Hold {
                 self.renew_at = self.renew_at.map(|at| at.min(soon));
             }
             (Ask::TopUp | Ask::Look, Reply::Standing(standing)) => {
-                place.named = standing.owner.filter(|owner| !self.owner.is_named_by(owner));
+                // Beside this reader others may hold the lock: that is no loss.
+                let alone = self.settings.mode != Mode::Shared;
+                place.named = standing.owner.filter(|owner| alone && !self.owner.is_named_by(owner));
             }
             (_, Reply::Failed(failure)) => {
                 place.loose |= open.ask == Ask::TopUp && failure.kind.may_have_happened();

@@ -28,6 +28,7 @@ impl Attempt {
     }
 
     pub(super) fn end(&mut self, now: Instant, outcome: Outcome) {
+        self.give_back_late(now);
         match core::mem::replace(&mut self.phase, Phase::Over(Some(outcome))) {
             Phase::Trying(round) => self.give_back(round.owner(), &round.traces(), now),
             Phase::Queued(queued) => {
