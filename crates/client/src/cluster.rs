@@ -7,10 +7,11 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crc::{CRC_16_XMODEM, Crc};
-use redis::{ConnectionInfo, ServerError};
+use redis::{ConnectionInfo, ServerError, Value};
 
 use crate::dial::{Dialer, at};
 use crate::line::Line;
+use crate::wire::bytes;
 
 const SLOTS: u16 = 16_384;
 
@@ -101,6 +102,28 @@ impl Cluster {
         if map.owners.get(&slot).is_some_and(|owner| Arc::ptr_eq(owner, line)) {
             map.owners.remove(&slot);
         }
+    }
+
+    /// The servers that `CLUSTER SLOTS`, answered by `from`, names for the slots. `None` where some slot has none.
+    pub(crate) fn primaries(&self, slots: &Value, from: &Line) -> Option<Vec<Arc<Line>>> {
+        let Value::Array(ranges) = slots else { return None };
+        let mut found: Vec<Arc<Line>> = Vec::new();
+        let mut served = 0_u16;
+        for range in ranges {
+            let Value::Array(range) = range else { return None };
+            let [Value::Int(first), Value::Int(last), Value::Array(primary), ..] = range.as_slice() else {
+                return None;
+            };
+            let length = u16::try_from(last.checked_sub(*first)?.checked_add(1)?).ok()?;
+            served = served.checked_add(length)?;
+            let [host, Value::Int(port), ..] = primary.as_slice() else { return None };
+            let host = std::str::from_utf8(bytes(host).unwrap_or_default()).ok()?;
+            let line = self.line_to(&format!("{host}:{port}"), from)?;
+            if !found.iter().any(|other| Arc::ptr_eq(other, &line)) {
+                found.push(line);
+            }
+        }
+        (served == SLOTS).then_some(found)
     }
 
     fn line_to(&self, to: &str, from: &Line) -> Option<Arc<Line>> {

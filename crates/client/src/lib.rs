@@ -41,6 +41,7 @@ mod session;
 mod tls;
 mod wire;
 
+pub mod admin;
 pub mod blocking;
 pub mod quorum;
 

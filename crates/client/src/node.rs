@@ -146,6 +146,18 @@ impl Node {
         self.follow(first, line, request, trip).await
     }
 
+    /// The connections to all servers that have keys: one, or those of a cluster, which is asked for them.
+    pub(crate) async fn servers(self: &Arc<Self>, within: Duration) -> Result<Vec<Arc<Line>>, Failure> {
+        let here = self.line(0).ok_or_else(nowhere)?;
+        let Some(Way::Cluster(cluster)) = &self.way else { return Ok(vec![here]) };
+        let mut cmd = redis::cmd("CLUSTER");
+        cmd.arg("SLOTS");
+        let slots = self.send(cmd, b"", within).await.unwrap_or_else(|_| Err(nowhere()))?;
+        cluster.primaries(&slots, &here).ok_or_else(|| {
+            Failure::new(FailureKind::Refused, "the cluster names no servers for some of its slots")
+        })
+    }
+
     fn line(&self, slot: u16) -> Option<Arc<Line>> {
         match self.way.as_ref()? {
             Way::Server(line) | Way::Sentinel(line) => Some(line.clone()),

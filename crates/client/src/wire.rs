@@ -101,12 +101,20 @@ fn standing(value: &Value) -> Standing {
     Standing { owner, ttl_ms: number("ttl-ms"), waiters: number("waiters") }
 }
 
-fn number(value: &Value) -> Option<u64> {
+pub(crate) fn number(value: &Value) -> Option<u64> {
     if let Value::Int(number) = value { u64::try_from(*number).ok() } else { None }
 }
 
+pub(crate) fn bytes(value: &Value) -> Option<&[u8]> {
+    match value {
+        Value::BulkString(bytes) => Some(bytes),
+        Value::SimpleString(text) => Some(text.as_bytes()),
+        _ => None,
+    }
+}
+
 /// A field of a map, in either protocol.
-fn field<'v>(value: &'v Value, name: &str) -> Option<&'v Value> {
+pub(crate) fn field<'v>(value: &'v Value, name: &str) -> Option<&'v Value> {
     let is = |key: &Value| match key {
         Value::BulkString(key) => key == name.as_bytes(),
         Value::SimpleString(key) => key == name,

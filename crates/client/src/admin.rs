@@ -1,0 +1,353 @@
+//! Administration: which locks there are, who holds them, who waits, and ending a hold by force.
+//!
+//! ```no_run
+//! use lockfence_client::Lockfence;
+//!
+//! # async fn example() -> Result<(), lockfence_client::Error> {
+//! let admin = Lockfence::builder().node("redis://a.example").build()?.admin();
+//! for node in admin.list("deploy:*", 1).await {
+//!     match node.answer {
+//!         Ok(locks) => locks.iter().for_each(|lock| println!("{}: {lock:?}", node.node)),
+//!         Err(cause) => eprintln!("{}: {cause}", node.node),
+//!     }
+//! }
+//! # Ok(()) }
+//! ```
+//!
+//! Each node answers for itself, and what it says was true when it said so: a view for people and for monitoring, never
+//! a reason to believe that a lock is held. On a quorum it is for the reader to lay the answers together: who has a
+//! majority of the nodes holds the lock.
+//!
+//! Nothing here takes, renews or releases a lock. The requests go out on the connections that the client has anyway.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use lockfence_core::ids::Mode;
+use redis::{Cmd, Value};
+use tokio::task::JoinSet;
+
+use crate::line::{Answer, Line};
+use crate::lockfence::Lockfence;
+use crate::node::Node;
+use crate::wire::{self, bytes, field, number};
+
+/// How long an answer of a node may take unless it was said otherwise.
+const WITHIN: Duration = Duration::from_secs(5);
+/// How many keys a node looks at for one answer to SCAN.
+const SCAN_COUNT: u64 = 1000;
+/// How many locks a node is asked about at once.
+const AT_ONCE: usize = 256;
+
+/// Questions and orders of an administrator, to all nodes of a client. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Admin {
+    client: Lockfence,
+    within: Duration,
+}
+
+/// What one node answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AtNode<T> {
+    /// The node's name: its address, without what is secret.
+    pub node: String,
+    /// Its answer, or why there is none, in one line.
+    pub answer: Result<T, String>,
+}
+
+/// A lock as one node knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LockState {
+    /// The lock's name.
+    pub name: Vec<u8>,
+    /// In which mode it is held; `None` while it is free.
+    pub mode: Option<Mode>,
+    /// The highest token that this node has issued for the lock.
+    pub counter: u64,
+    /// How many grants the node's record has seen.
+    pub grants: u64,
+    /// How many hold it; 0 while it is free.
+    pub holders: u64,
+    /// How many wait.
+    pub waiters: u64,
+    /// The holders, in the order of their grants: so many as were asked for.
+    pub holder_list: Vec<Holder>,
+    /// Those who wait, in the order in which they will be served: so many as were asked for.
+    pub waiter_list: Vec<Waiter>,
+}
+
+/// Who holds a lock at one node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// How it named itself. Whoever knows this can release the lock.
+    pub owner: Vec<u8>,
+    /// Its token at this node. On a quorum a node may have issued another one than the lock's.
+    pub token: u64,
+    /// How long its lease runs if it is not renewed.
+    pub left: Duration,
+    /// For how long it has held it.
+    pub held: Duration,
+}
+
+/// Who waits for a lock at one node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiter {
+    /// How it named itself.
+    pub owner: Vec<u8>,
+    /// In which mode it wants the lock: `exclusive`, `shared` or `limit`.
+    pub mode: String,
+    /// For how long it has waited.
+    pub waited: Duration,
+    /// After how long it gives up; `None`: never.
+    pub left: Option<Duration>,
+    /// The number of its connection, as in CLIENT LIST.
+    pub client_id: u64,
+}
+
+impl Lockfence {
+    /// Questions and orders of an administrator, to all nodes of this client.
+    #[must_use]
+    pub fn admin(&self) -> Admin {
+        Admin { client: self.clone(), within: WITHIN }
+    }
+}
+
+impl Admin {
+    /// How long each answer of a node may take: 5 s unless said otherwise.
+    #[must_use]
+    pub fn within(self, within: Duration) -> Self {
+        Self { within, ..self }
+    }
+
+    /// The nodes' names, in the order in which they were configured.
+    #[must_use]
+    pub fn nodes(&self) -> Vec<String> {
+        self.client.0.nodes.iter().map(|node| node.name().to_owned()).collect()
+    }
+
+    /// How many nodes are a majority.
+    #[must_use]
+    pub fn majority(&self) -> usize {
+        (self.client.0.nodes.len() / 2).saturating_add(1)
+    }
+
+    /// All locks whose name matches `pattern` (as in SCAN: `*`, `?`, `[…]`), at each node, in the order of their names.
+    /// Free ones, whose record the node still has, are among them. Each with at most `count` holders and waiters (0:
+    /// all of them). Locks that the user may not read are left out.
+    pub async fn list(&self, pattern: impl AsRef<[u8]>, count: u64) -> Vec<AtNode<Vec<LockState>>> {
+        let within = self.within;
+        let list = |node: Arc<Node>, pattern: Vec<u8>| async move {
+            let names = names(&node, &pattern, within).await?;
+            let mut found = Vec::new();
+            for names in names.chunks(AT_ONCE) {
+                for answer in states(&node, names, count, within).await {
+                    match answer {
+                        Ok(state) => found.extend(state),
+                        Err(cause) if is_of_that_key(&cause) => {}
+                        Err(cause) => return Err(cause),
+                    }
+                }
+            }
+            Ok(found)
+        };
+        self.at_all(pattern.as_ref(), list).await
+    }
+
+    /// One lock at each node, with at most `count` holders and waiters (0: all of them). `None` where a node has no
+    /// record of it: nobody holds it there.
+    pub async fn look(&self, lock: impl AsRef<[u8]>, count: u64) -> Vec<AtNode<Option<LockState>>> {
+        let within = self.within;
+        let look = |node: Arc<Node>, lock: Vec<u8>| async move {
+            states(&node, &[lock], count, within).await.pop().unwrap_or(Ok(None))
+        };
+        self.at_all(lock.as_ref(), look).await
+    }
+
+    /// Ends the hold of whoever has the lock, at each node, and says how many holders that were. They are fenced at
+    /// once, and are told at their next renewal at the latest; the next in the queue is granted. On a quorum a holder
+    /// has lost the lock once a majority of the nodes has carried it out.
+    pub async fn break_lock(&self, lock: impl AsRef<[u8]>) -> Vec<AtNode<u64>> {
+        let within = self.within;
+        let break_at = |node: Arc<Node>, lock: Vec<u8>| async move {
+            let ended = answered(node.send(command(&[b"LOCK.BREAK", &lock]), &lock, within).await)?;
+            number(&ended).ok_or_else(|| strange(&ended))
+        };
+        self.at_all(lock.as_ref(), break_at).await
+    }
+
+    /// Carries out `work` on `subject` at all nodes at once. Dropping the future ends it.
+    async fn at_all<T, Work>(
+        &self,
+        subject: &[u8],
+        work: impl Fn(Arc<Node>, Vec<u8>) -> Work,
+    ) -> Vec<AtNode<T>>
+    where
+        T: Send + 'static,
+        Work: Future<Output = Result<T, String>> + Send + 'static,
+    {
+        let nodes = &self.client.0.nodes;
+        let mut tasks = JoinSet::new();
+        for (place, node) in nodes.iter().enumerate() {
+            let work = work(node.clone(), subject.to_vec());
+            tasks.spawn(async move { (place, work.await) });
+        }
+        let mut answers: Vec<Option<Result<T, String>>> = nodes.iter().map(|_| None).collect();
+        while let Some(ended) = tasks.join_next().await {
+            if let Ok((place, answer)) = ended
+                && let Some(slot) = answers.get_mut(place)
+            {
+                *slot = Some(answer);
+            }
+        }
+        let named = nodes.iter().zip(answers).map(|(node, answer)| AtNode {
+            node: node.name().to_owned(),
+            answer: answer.unwrap_or_else(|| Err("the question was called off".to_owned())),
+        });
+        named.collect()
+    }
+}
+
+/// The names of all locks that match: at the one server, or at all that a cluster has.
+async fn names(node: &Arc<Node>, pattern: &[u8], within: Duration) -> Result<Vec<Vec<u8>>, String> {
+    // A server without the module has no locks, but says so of any type that it does not know: a newcomer would see an
+    // empty list.
+    ask_module(node, pattern, within).await?;
+    let mut names = BTreeSet::new(); // SCAN may name one twice
+    for server in node.servers(within).await.map_err(|failure| failure.text)? {
+        scan(&server, pattern, within, &mut names).await?;
+    }
+    Ok(names.into_iter().collect())
+}
+
+async fn ask_module(node: &Arc<Node>, key: &[u8], within: Duration) -> Result<(), String> {
+    match answered(node.send(command(&[b"LOCK.INFO", key]), key, within).await) {
+        Err(cause) if cause.contains("unknown command") => Err(cause),
+        _ => Ok(()), // what else is wrong with that key says nothing about the locks
+    }
+}
+
+async fn scan(
+    server: &Line,
+    pattern: &[u8],
+    within: Duration,
+    names: &mut BTreeSet<Vec<u8>>,
+) -> Result<(), String> {
+    let count = SCAN_COUNT.to_string();
+    let mut cursor = b"0".to_vec();
+    loop {
+        let words: [&[u8]; 8] =
+            [b"SCAN", &cursor, b"MATCH", pattern, b"COUNT", count.as_bytes(), b"TYPE", b"lockfence"];
+        let page = answered(server.send(command(&words).into(), within).await)?;
+        let (next, found) = scanned(&page).ok_or_else(|| strange(&page))?;
+        names.extend(found);
+        if next == b"0" {
+            return Ok(());
+        }
+        cursor = next;
+    }
+}
+
+/// What the node knows of each; asked for at once.
+async fn states(
+    node: &Arc<Node>,
+    names: &[Vec<u8>],
+    count: u64,
+    within: Duration,
+) -> Vec<Result<Option<LockState>, String>> {
+    let count = count.to_string();
+    let question = |name: &[u8]| command(&[b"LOCK.INFO", name, b"FULL", b"COUNT", count.as_bytes()]);
+    let asked: Vec<_> = names.iter().map(|name| node.send(question(name), name, within)).collect();
+    let mut found = Vec::new();
+    for (name, answer) in names.iter().zip(asked) {
+        found.push(answered(answer.await).and_then(|value| match value {
+            Value::Nil => Ok(None),
+            value => state(name, &value).map(Some).ok_or_else(|| strange(&value)),
+        }));
+    }
+    found
+}
+
+/// Whether the node refused one key: the user may not read it, or it became something else than a lock.
+fn is_of_that_key(cause: &str) -> bool {
+    cause.starts_with("WRONGTYPE") || (cause.starts_with("NOPERM") && cause.contains("key"))
+}
+
+fn answered<E>(answer: Result<Answer, E>) -> Result<Value, String> {
+    match answer {
+        Ok(Ok(Value::ServerError(error))) => Err(wire::line(&error)),
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(failure)) => Err(failure.text),
+        Err(_) => Err("the connection is gone".to_owned()),
+    }
+}
+
+fn command(words: &[&[u8]]) -> Cmd {
+    let mut cmd = Cmd::new();
+    for word in words {
+        cmd.arg(word);
+    }
+    cmd
+}
+
+fn strange(value: &Value) -> String {
+    format!("not an answer of lockfence: {value:?}")
+}
+
+fn scanned(page: &Value) -> Option<(Vec<u8>, Vec<Vec<u8>>)> {
+    let Value::Array(parts) = page else { return None };
+    let [cursor, Value::Array(names)] = parts.as_slice() else { return None };
+    let names: Option<Vec<Vec<u8>>> = names.iter().map(|name| Some(bytes(name)?.to_vec())).collect();
+    Some((bytes(cursor)?.to_vec(), names?))
+}
+
+fn state(name: &[u8], value: &Value) -> Option<LockState> {
+    let number_of = |name| number(field(value, name)?);
+    Some(LockState {
+        name: name.to_vec(),
+        mode: mode(value),
+        counter: number_of("counter")?,
+        grants: number_of("grants")?,
+        holders: number_of("holders")?,
+        waiters: number_of("waiters")?,
+        holder_list: list(value, "holder-list", holder)?,
+        waiter_list: list(value, "waiter-list", waiter)?,
+    })
+}
+
+fn mode(value: &Value) -> Option<Mode> {
+    match bytes(field(value, "mode")?)? {
+        b"exclusive" => Some(Mode::Exclusive),
+        b"shared" => Some(Mode::Shared),
+        b"limit" => Some(Mode::Limit(u32::try_from(number(field(value, "limit")?)?).ok()?)),
+        _ => None,
+    }
+}
+
+fn list<T>(value: &Value, name: &str, item: impl Fn(&Value) -> Option<T>) -> Option<Vec<T>> {
+    let Value::Array(items) = field(value, name)? else { return None };
+    items.iter().map(item).collect()
+}
+
+fn holder(value: &Value) -> Option<Holder> {
+    Some(Holder {
+        owner: bytes(field(value, "owner")?)?.to_vec(),
+        token: number(field(value, "token")?)?,
+        left: time(value, "ttl-ms")?,
+        held: time(value, "held-ms")?,
+    })
+}
+
+fn waiter(value: &Value) -> Option<Waiter> {
+    Some(Waiter {
+        owner: bytes(field(value, "owner")?)?.to_vec(),
+        mode: String::from_utf8_lossy(bytes(field(value, "mode")?)?).into_owned(),
+        waited: time(value, "waited-ms")?,
+        left: time(value, "left-ms"),
+        client_id: number(field(value, "client-id")?)?,
+    })
+}
+
+fn time(value: &Value, name: &str) -> Option<Duration> {
+    number(field(value, name)?).map(Duration::from_millis)
+}
