@@ -24,9 +24,14 @@ run: ## Build, start a server with the module, show what it does, leave it runni
 	scripts/run
 
 .PHONY: build
-build: ## Build the module: target/release/liblockfence.so
+build: ## Build the module, target/release/liblockfence.so, and the program, target/release/lockfence
 	scripts/setup build
 	cargo build --release
+	cargo build --release -p lockfence-client --features cli
+
+.PHONY: install
+install: ## Install the program lockfence for yourself (cargo install: into ~/.cargo/bin)
+	cargo install --path crates/client --features cli --locked
 
 .PHONY: test
 test: ## Run everything that must pass, on the servers that are there

@@ -251,10 +251,7 @@ impl Settings {
 
     /// How many nodes are a majority.
     #[must_use]
-    pub fn majority(&self) -> usize {
-        if self.mode == Mode::Shared && self.planted.is(planted::Bug::ReaderAlone) {
-            return 1;
-        }
+    pub const fn majority(&self) -> usize {
         (self.nodes / 2).saturating_add(1)
     }
 

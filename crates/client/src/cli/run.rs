@@ -1,0 +1,187 @@
+//! `lockfence run --lock NAME -- COMMAND`: the lock first, then the command, and its end with the lock's.
+
+mod child;
+mod control;
+mod job;
+mod signals;
+
+use std::process;
+use std::time::Duration;
+
+use lockfence_client::{Error, Held, Lockfence, Options, Released};
+use nix::sys::signal::Signal;
+
+pub(crate) use child::become_command;
+use child::{Child, NotStarted};
+use control::{Control, Ended};
+use signals::Signals;
+
+use crate::args::{Patience, Run};
+use crate::exit::{self, Failed};
+use crate::{escape, nodes, say, time};
+
+/// How long to wait for a lock to be given back before lockfence ends.
+const GIVE_BACK: Duration = Duration::from_secs(2);
+
+pub(crate) async fn run(args: &Run) -> Result<u8, Failed> {
+    let mut signals = Signals::listen()?;
+    let tell = Tell::new(args);
+    let client = client(args, &tell)?;
+    let held = match acquire(&client, args, &tell, &mut signals).await? {
+        Got::Lock(held) => held,
+        Got::Signal(signal) => return Ok(signal_code(signal as i32)),
+    };
+    let child = match Child::start(&args.command, &held, nodes::bytes(&args.lock)) {
+        Ok(child) => child,
+        Err(NotStarted { code, why }) => {
+            held.release().await;
+            return Err(Failed::new(code, why));
+        }
+    };
+    let ended = Control::new(child, &held, args, &tell).run(&mut signals).await;
+    let released = give_back(held, &client).await;
+    Ok(verdict(ended, released, &tell))
+}
+
+/// Releases the lock. Servers that did not answer the first time get a little more time.
+async fn give_back(held: Held, client: &Lockfence) -> Released {
+    match held.release().await {
+        Released::Unconfirmed if client.settled(GIVE_BACK).await => Released::Ended,
+        released => released,
+    }
+}
+
+/// The exit code; a loss goes before the command's own.
+fn verdict(ended: Ended, released: Released, tell: &Tell) -> u8 {
+    let Ended::ByItself { code, held } = ended else { return exit::LOST };
+    match released {
+        Released::NotHeld => {}
+        _ if !held => {}
+        Released::Unconfirmed => {
+            tell.news("could not be given back at enough servers: it ends with its ttl");
+            return code;
+        }
+        Released::Ended => {
+            tell.detail("released");
+            return code;
+        }
+    }
+    tell.news("was lost before the command ended: another may have worked at the same time");
+    exit::LOST
+}
+
+/// 128 + n, as shells count.
+fn signal_code(signal: i32) -> u8 {
+    u8::try_from(signal.saturating_add(128)).unwrap_or(u8::MAX)
+}
+
+fn client(args: &Run, tell: &Tell) -> Result<Lockfence, Failed> {
+    let mut builder =
+        nodes::builder(&args.nodes)?.ttl(args.ttl).name(args.name.clone().unwrap_or_else(own_name));
+    if let Some(timeout) = args.nodes.node_timeout {
+        builder = builder.node_timeout(timeout);
+    }
+    let client = builder.build()?;
+    let nodes = client.admin().nodes().len();
+    if nodes > 1 && nodes.is_multiple_of(2) {
+        tell.line(&format!("{nodes} servers bear no more failures than {} do", nodes.saturating_sub(1)));
+    }
+    Ok(client)
+}
+
+/// The machine's name and the process number: what somebody who waits wants to know first.
+fn own_name() -> String {
+    let host = nix::unistd::gethostname().unwrap_or_default();
+    let host: String = host.to_string_lossy().chars().take(64).collect();
+    format!("{host}:{}", process::id())
+}
+
+enum Got {
+    Lock(Held),
+    /// Ended by that signal before there was anything to do.
+    Signal(Signal),
+}
+
+async fn acquire(client: &Lockfence, args: &Run, tell: &Tell, signals: &mut Signals) -> Result<Got, Failed> {
+    tell.detail("asking for it");
+    let asked = tokio::select! {
+        biased;
+        signal = signals.end() => Err(signal),
+        held = client.acquire(nodes::bytes(&args.lock), options(args)) => Ok(held),
+    };
+    match asked {
+        Ok(Ok(held)) => {
+            tell.detail(&format!("held, token {}", held.token()));
+            Ok(Got::Lock(held))
+        }
+        Ok(Err(error)) => Err(not_had(error, args, tell)),
+        Err(signal) => {
+            client.settled(GIVE_BACK).await;
+            tell.detail(&format!("called off by {signal}"));
+            Ok(Got::Signal(signal))
+        }
+    }
+}
+
+fn options(args: &Run) -> Options {
+    let options = match args.wait {
+        None => Options::try_once(),
+        Some(Patience::UpTo(time)) => Options::wait_up_to(time),
+        Some(Patience::Forever) => Options::wait_forever(),
+    };
+    match args.limit {
+        _ if args.shared => options.shared(),
+        Some(limit) => options.limit(limit),
+        None => options,
+    }
+}
+
+fn not_had(error: Error, args: &Run, tell: &Tell) -> Failed {
+    let who = |by: &Option<Vec<u8>>| by.as_deref().map_or_else(|| "somebody else".to_owned(), escape::owner);
+    let why = match &error {
+        Error::Held { by, retry_after } => format!(
+            "is held by {}, for {} more unless it is renewed; --wait 5m would wait for it",
+            who(by),
+            time::shown(*retry_after)
+        ),
+        Error::TimedOut { by } => {
+            format!("was not free in time: {} has it; a longer --wait may help", who(by))
+        }
+        _ => return error.into(),
+    };
+    tell.news(&why);
+    Failed::Told(args.conflict_exit_code)
+}
+
+/// What is said about the lock, to those who want to hear it.
+#[derive(Clone, Debug)]
+struct Tell {
+    lock: String,
+    quiet: bool,
+    verbose: bool,
+}
+
+impl Tell {
+    fn new(args: &Run) -> Self {
+        let lock = escape::for_people(nodes::bytes(&args.lock));
+        Self { lock, quiet: args.quiet, verbose: args.verbose }
+    }
+
+    /// What changes the outcome.
+    fn news(&self, what: &str) {
+        self.line(&format!("\"{}\" {what}", self.lock));
+    }
+
+    /// What is normal.
+    fn detail(&self, what: &str) {
+        if self.verbose {
+            self.line(&format!("\"{}\": {what}", self.lock));
+        }
+    }
+
+    fn line(&self, text: &str) {
+        if !self.quiet {
+            say::line(&format!("lockfence: {text}"));
+        }
+    }
+}

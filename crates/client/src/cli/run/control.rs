@@ -1,0 +1,194 @@
+//! While the command runs: signals are passed on, the hold is watched, and a command whose lock is lost is stopped.
+
+use std::time::Duration;
+
+use lockfence_client::Held;
+use nix::sys::signal::Signal;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::Tell;
+use super::child::{Change, Child};
+use super::job::{self, Terminal};
+use super::signals::Signals;
+use crate::args::Run;
+use crate::time;
+
+/// Timers do not count the time that the machine is suspended, leases do: look at the clock at least this often.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How often to look whether something that is about to happen has happened.
+const SOON: Duration = Duration::from_millis(20);
+
+/// How it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// By itself, or by a signal that was not for the sake of the lock: the exit code, and whether the lock was held
+    /// until then.
+    ByItself { code: u8, held: bool },
+    /// It was asked to end because the lock was lost.
+    Stopped,
+}
+
+/// A command under a lock.
+pub(super) struct Control<'a> {
+    child: Child,
+    held: &'a Held,
+    tell: &'a Tell,
+    terminal: Terminal,
+    grace: Duration,
+    /// How long before the lease's end a command is asked to end where nobody renews it.
+    margin: Duration,
+    /// Set once it was asked to end.
+    stopping: Option<Stopping>,
+}
+
+#[derive(Clone, Copy)]
+struct Stopping {
+    kill_at: Instant,
+    killed: bool,
+}
+
+impl<'a> Control<'a> {
+    pub(super) fn new(child: Child, held: &'a Held, args: &Run, tell: &'a Tell) -> Self {
+        Self {
+            child,
+            held,
+            tell,
+            terminal: Terminal::find(),
+            grace: args.grace,
+            // Renewal begins after a third of the ttl, so that in the last third it has failed for a while.
+            margin: args.grace.min(args.ttl.checked_div(3).unwrap_or_default()),
+            stopping: None,
+        }
+    }
+
+    /// Watches over it until it has ended.
+    pub(super) async fn run(mut self, signals: &mut Signals) -> Ended {
+        self.terminal.offer(self.child.group());
+        loop {
+            tokio::select! {
+                biased;
+                change = self.child.change() => match change {
+                    Change::Ended => break,
+                    Change::Stopped(signal) => self.stopped(signal).await,
+                },
+                signal = signals.next() => self.pass_on(signal),
+                why = losing(self.held, self.margin), if self.stopping.is_none() => self.stop(&why),
+                () = time_to_kill(self.stopping) => self.kill(),
+            }
+        }
+        let held = self.held.is_held(); // before anything else takes time
+        let code = self.child.reap();
+        self.terminal.take_back(self.child.group());
+        let Some(stopping) = self.stopping else { return Ended::ByItself { code, held } };
+        self.finish_group(stopping.kill_at).await;
+        Ended::Stopped
+    }
+
+    /// What the command started may need the rest of the grace.
+    async fn finish_group(&mut self, kill_at: Instant) {
+        while self.child.group_is_left() && Instant::now() < kill_at {
+            sleep(SOON).await;
+        }
+        if self.child.group_is_left() {
+            self.kill();
+        }
+    }
+
+    fn pass_on(&self, signal: Signal) {
+        match signal {
+            // Most programs end by these, and those that the command started were not meant.
+            Signal::SIGUSR1 | Signal::SIGUSR2 => self.child.signal(signal),
+            // What a terminal sends to all, or a supervisor does.
+            _ => self.child.signal_group(signal),
+        }
+    }
+
+    fn stop(&mut self, why: &str) {
+        let grace = time::shown(self.grace);
+        self.tell.news(&format!("{why}: stopping the command (TERM, then KILL after {grace})"));
+        let now = Instant::now();
+        let kill_at = now.checked_add(self.grace).unwrap_or(now);
+        self.stopping = Some(Stopping { kill_at, killed: false });
+        self.child.signal_group(Signal::SIGTERM);
+        self.child.signal_group(Signal::SIGCONT); // a stopped one would not notice
+    }
+
+    fn kill(&mut self) {
+        self.tell.detail("still there after the grace: killing it");
+        if let Some(stopping) = &mut self.stopping {
+            stopping.killed = true;
+        }
+        self.child.signal_group(Signal::SIGKILL);
+    }
+
+    /// Somebody stopped the command. Where that came from the terminal the shell must see lockfence stop.
+    async fn stopped(&mut self, signal: Signal) {
+        let group = self.child.group();
+        if self.stopping.is_some() {
+            return self.child.signal_group(Signal::SIGCONT);
+        }
+        let for_terminal = matches!(signal, Signal::SIGTTIN | Signal::SIGTTOU);
+        if for_terminal && self.terminal.ask(group) {
+            return self.child.signal_group(Signal::SIGCONT);
+        }
+        if !self.terminal.is_there() || !(for_terminal || signal == Signal::SIGTSTP) {
+            // By hand (STOP), and by hand it will go on: the lock stays held meanwhile.
+            return self.tell.detail("the command was stopped; the lock stays held");
+        }
+        self.terminal.take_back(group);
+        job::stop_here();
+        // Time has passed without renewals. The command stays where it is until it is certain that nobody else has the
+        // lock.
+        if still_held(self.held, self.margin).await {
+            self.terminal.offer(group);
+            self.child.signal_group(Signal::SIGCONT);
+        } else {
+            self.stop("was lost while it was stopped");
+        }
+    }
+}
+
+/// Ends when the command must be asked to end, and says why: the lock is lost, or nobody has renewed it and the lease is
+/// over in `margin`.
+async fn losing(held: &Held, margin: Duration) -> String {
+    tokio::select! {
+        biased;
+        lost = held.lost() => format!("was lost ({})", crate::escape::for_people(lost.to_string().as_bytes())),
+        () = runs_out(held, margin) => {
+            format!("could not be renewed, and its lease is over in {}", time::shown(held.remaining()))
+        }
+    }
+}
+
+async fn runs_out(held: &Held, margin: Duration) {
+    loop {
+        let left = held.remaining();
+        if left.is_zero() {
+            // It is lost, which is told with the reason.
+            std::future::pending::<()>().await;
+        }
+        let time = left.saturating_sub(margin);
+        if time.is_zero() {
+            return;
+        }
+        sleep(time.min(LOOK_EVERY)).await;
+    }
+}
+
+/// Waits until it was renewed, or is lost.
+async fn still_held(held: &Held, margin: Duration) -> bool {
+    while held.is_held() {
+        if held.remaining() > margin {
+            return true;
+        }
+        sleep(SOON).await;
+    }
+    false
+}
+
+async fn time_to_kill(stopping: Option<Stopping>) {
+    match stopping {
+        Some(stopping) if !stopping.killed => sleep_until(stopping.kill_at).await,
+        _ => std::future::pending().await,
+    }
+}

@@ -1,0 +1,68 @@
+//! What is written: data on the standard output, everything else on the standard error output, never a password.
+
+use std::io::{self, Write as _};
+
+/// Writes data. A closed pipe is an error like any other here; [`crate::exit::Failed`] makes it a quiet end.
+pub(crate) fn print(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()
+}
+
+/// Writes a line for people, without passwords.
+pub(crate) fn line(text: &str) {
+    let mut text = without_passwords(text);
+    text.push('\n');
+    // Where nobody listens there is nobody to tell.
+    let _ = io::stderr().lock().write_all(text.as_bytes());
+}
+
+/// `text` without what may be a password: in each line that has a URL, all between the first `://` and the last `@`, and
+/// the values of `pass=` and `…password=`, which the addresses of Unix sockets and sentinels have. A password may hold
+/// any character, so this takes rather too much.
+pub(crate) fn without_passwords(text: &str) -> String {
+    let lines: Vec<String> = text.split('\n').map(line_without_password).collect();
+    lines.join("\n")
+}
+
+fn line_without_password(line: &str) -> String {
+    let Some((before, url)) = line.split_once("://") else { return line.to_owned() };
+    let url = url.rsplit_once('@').map_or_else(|| url.to_owned(), |(_, place)| format!("…@{place}"));
+    let url = ["pass=", "password="].iter().fold(url, |url, key| without_values(&url, key));
+    format!("{before}://{url}")
+}
+
+fn without_values(url: &str, key: &str) -> String {
+    let mut parts = url.split(key);
+    let mut shown = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let behind = part.find('&').and_then(|end| part.get(end..)).unwrap_or_default();
+        shown.push_str(key);
+        shown.push('…');
+        shown.push_str(behind);
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::without_passwords;
+
+    #[test]
+    fn passwords_are_taken_out() {
+        for (text, shown) in [
+            ("nothing here, a@b", "nothing here, a@b"),
+            ("redis://host:1/0", "redis://host:1/0"),
+            ("a redis://:se@c ret'@host:1 b", "a redis://…@host:1 b"),
+            ("'redis://u:secret@host', rediss://u:secret@other'\nx@y", "'redis://…@other'\nx@y"),
+            ("redis+unix:///s?user=u&pass=secret&db=1", "redis+unix:///s?user=u&pass=…&db=1"),
+            ("redis+unix:///s?pass=sec ret x", "redis+unix:///s?pass=…"),
+            (
+                "redis+sentinel://:a@s,t/name?sentinel_user=u&sentinel_password=b&x=1",
+                "redis+sentinel://…@s,t/name?sentinel_user=u&sentinel_password=…&x=1",
+            ),
+        ] {
+            assert_eq!(without_passwords(text), shown);
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! Durations, as they are typed and as they are shown.
+
+use std::time::Duration;
+
+/// `30s`, `1m 30s`, `500ms`.
+pub(crate) fn parse(text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text)
+        .map_err(|error| format!("{error}; durations are like 30s, 5m, 1h30m, 500ms"))
+}
+
+/// In whole seconds, and in ms below one: `3m 21s`, `450ms`.
+pub(crate) fn shown(time: Duration) -> String {
+    let short = if time < Duration::from_secs(1) {
+        Duration::from_millis(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
+    } else {
+        Duration::from_secs(time.as_secs())
+    };
+    humantime::format_duration(short).to_string()
+}
+
+pub(crate) fn ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{parse, shown};
+
+    #[test]
+    fn durations_are_read_and_shown() {
+        assert_eq!(parse("1m 30s"), Ok(Duration::from_secs(90)));
+        assert_eq!(parse("500ms"), Ok(Duration::from_millis(500)));
+        assert!(parse("30").is_err_and(|error| error.contains("30s")));
+        assert_eq!(shown(Duration::from_millis(201_450)), "3m 21s");
+        assert_eq!(shown(Duration::from_micros(450_900)), "450ms");
+        assert_eq!(shown(Duration::ZERO), "0s");
+    }
+}

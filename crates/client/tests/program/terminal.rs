@@ -1,0 +1,230 @@
+//! On a terminal: Ctrl-C, Ctrl-Z, questions, and the live table. `setsid --ctty` makes a pseudo-terminal the shell's own.
+
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::process::{Child, Command};
+use std::sync::{Arc, Mutex};
+
+use lockfence_testkit::{Server, cmd, wait_until};
+use nix::pty::openpty;
+
+use crate::common::*;
+
+/// An interactive shell on a terminal.
+struct Shell {
+    child: Child,
+    terminal: File,
+    seen: Arc<Mutex<String>>,
+}
+
+impl Shell {
+    fn open(server: &Server) -> Self {
+        let size = nix::pty::Winsize { ws_row: 24, ws_col: 100, ws_xpixel: 0, ws_ypixel: 0 };
+        let pty = openpty(Some(&size), None).unwrap();
+        let (input, output, error) = (
+            File::from(pty.slave.try_clone().unwrap()),
+            File::from(pty.slave.try_clone().unwrap()),
+            File::from(pty.slave),
+        );
+        let mut command = Command::new("setsid");
+        command.args(["--ctty", "--wait", "bash", "--norc", "--noprofile", "--noediting", "-i"]);
+        command
+            .env("LOCKFENCE_NODES", server.url())
+            .env("PS1", "prompt> ")
+            .env("L", PROGRAM)
+            .env("TERM", "xterm");
+        let child = command.stdin(input).stdout(output).stderr(error).spawn().unwrap();
+        drop(command); // and with it the other ends
+        let terminal = File::from(pty.master);
+        let seen = Arc::new(Mutex::new(String::new()));
+        let (mut from, to) = (terminal.try_clone().unwrap(), seen.clone());
+        std::thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            while let Ok(length) = from.read(&mut bytes) {
+                to.lock().unwrap().push_str(&String::from_utf8_lossy(&bytes[..length]));
+            }
+        });
+        let shell = Self { child, terminal, seen };
+        shell.wait("prompt> ");
+        shell
+    }
+
+    fn keys(&self, keys: &str) {
+        self.seen.lock().unwrap().clear();
+        (&self.terminal).write_all(keys.as_bytes()).unwrap();
+    }
+
+    fn seen(&self) -> String {
+        self.seen.lock().unwrap().clone()
+    }
+
+    /// Waits until that is on the screen, since the last keys.
+    #[track_caller]
+    fn wait(&self, what: &str) {
+        wait_until(what, LONG, || self.seen(), |seen| seen.contains(what));
+    }
+
+    /// Types a line and waits for what comes of it.
+    #[track_caller]
+    fn line(&self, line: &str, what: &str) {
+        self.keys(&format!("{line}\n"));
+        self.wait(what);
+    }
+}
+
+impl Drop for Shell {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn ctrl_c_reaches_the_command() {
+    let Some(server) = server() else { return };
+    let shell = Shell::open(&server);
+    shell.line("$L run --lock lock --ttl 10m -- sh -c \"trap 'echo caught; exit 6' INT; echo re''ady; while :; do sleep 0.05; done\"", "ready");
+    assert!(!is_free(&server));
+    shell.keys("\x03");
+    shell.wait("prompt> ");
+    assert_eq!(shell.seen().matches("caught").count(), 1, "{}", shell.seen());
+    shell.line("echo code=$?", "code=6");
+    assert!(is_free(&server));
+}
+
+/// In a pipeline the terminal stays with lockfence's own job; Ctrl-C is passed on once.
+#[test]
+fn ctrl_c_in_a_pipeline_is_passed_on() {
+    let Some(server) = server() else { return };
+    let shell = Shell::open(&server);
+    shell.line("(trap '' INT; $L run --lock lock --ttl 10m -- sh -c 'trap \"echo caught; exit 6\" INT; echo re\"\"ady; while :; do sleep 0.05; done') | cat", "ready");
+    assert!(!is_free(&server));
+    // INT was ignored from the beginning, as in a background job of a script: neither ends.
+    shell.keys("\x03");
+    shell.wait("^C");
+    assert!(!is_free(&server));
+    drop(shell);
+
+    let shell = Shell::open(&server);
+    shell.line("$L run --lock other --ttl 10m -- sh -c 'trap \"echo caught; exit 6\" INT; echo re\"\"ady; while :; do sleep 0.05; done' 2>&1 | (trap '' INT; cat)", "ready");
+    shell.keys("\x03");
+    shell.wait("prompt> ");
+    assert_eq!(shell.seen().matches("caught").count(), 1, "{}", shell.seen());
+    shell.line("echo code=${PIPESTATUS[0]}", "code=6");
+}
+
+#[test]
+fn the_command_may_read_the_terminal() {
+    let Some(server) = server() else { return };
+    let shell = Shell::open(&server);
+    shell.keys("$L run --lock lock -- sh -c 'echo re\"\"ady; read x; echo got=$x'\n");
+    shell.wait("ready");
+    shell.line("one", "got=one");
+    // Not given the terminal at first, it asks.
+    shell.keys("$L run --lock lock -- sh -c 'echo re\"\"ady >&2; read x </dev/tty; echo got=$x' | cat\n");
+    shell.wait("ready");
+    shell.line("two", "got=two");
+    shell.line("echo code=${PIPESTATUS[0]}", "code=0");
+    // The shell has it back.
+    shell.line("cat", "cat");
+    shell.line("three", "three\r\nthree");
+    shell.keys("\x03");
+    shell.wait("prompt> ");
+}
+
+#[test]
+fn ctrl_z_stops_and_fg_goes_on_while_it_is_held() {
+    let Some(server) = server() else { return };
+    let shell = Shell::open(&server);
+    let script = "trap 'exit 7' INT; echo re''ady; while :; do echo tick; sleep 0.05; done";
+    shell.line(&format!("$L run --lock lock --ttl 10m -- sh -c \"{script}\""), "ready");
+    shell.keys("\x1a");
+    shell.wait("Stopped");
+    shell.line("fg", "tick");
+    shell.keys("\x1a");
+    shell.wait("Stopped");
+    shell.line("bg", "tick");
+    shell.line("fg", "tick");
+    shell.keys("\x03");
+    shell.wait("prompt> ");
+    shell.line("echo code=$?", "code=7");
+    assert!(is_free(&server));
+}
+
+/// While it was stopped nobody renewed, and somebody else got the lock: the command does nothing more.
+#[test]
+fn fg_does_not_go_on_without_the_lock() {
+    let Some(server) = server() else { return };
+    let shell = Shell::open(&server);
+    let folder = tempfile::tempdir().unwrap();
+    let mark = folder.path().join("mark");
+    let script = format!(
+        "trap 'exit 0' TERM; echo re''ady; while :; do sleep 0.05; [ -e {0} ] && echo >{0}.late; done",
+        mark.display()
+    );
+    shell.line(&format!("$L run --lock lock --ttl 3s --grace 1s -- sh -c \"{script}\""), "ready");
+    shell.keys("\x1a");
+    shell.wait("Stopped");
+    wait_free(&server);
+    take(&server, "else");
+    std::fs::write(&mark, "").unwrap();
+    shell.line("fg", "was lost while it was stopped");
+    shell.wait("prompt> ");
+    shell.line("echo code=$?", "code=118");
+    let late = folder.path().join("mark.late");
+    assert!(!late.exists(), "the command went on without the lock");
+}
+
+#[test]
+fn break_asks() {
+    let Some(server) = server() else { return };
+    let shell = Shell::open(&server);
+    take(&server, "alice");
+    for answer in ["n", "", "what"] {
+        shell.line("$L break lock", "Break it? [y/N] ");
+        assert!(shell.seen().contains("\"lock\" is held by alice since "), "{}", shell.seen());
+        shell.line(answer, "nothing was broken");
+        shell.line("echo code=$?", "code=1");
+        assert!(!is_free(&server));
+    }
+    shell.line("$L break lock", "Break it? [y/N] ");
+    shell.line("y", "was taken from its holder");
+    shell.line("echo code=$?", "code=0");
+    assert!(is_free(&server));
+    shell.line("$L break lock", "nobody holds");
+}
+
+#[test]
+fn watch_draws_in_place_until_ctrl_c() {
+    let Some(server) = server() else { return };
+    let shell = Shell::open(&server);
+    take(&server, "alice");
+    shell.line("$L watch --interval 50ms", "alice");
+    assert!(shell.seen().contains("\x1b[?1049h"), "another screen");
+    cmd!(server.connect(), "LOCK.BREAK", "lock").no_err();
+    take(&server, "bob");
+    shell.wait("bob");
+    // More locks than lines do not scroll.
+    let mut conn = server.connect();
+    for n in 0..50 {
+        cmd!(conn, "LOCK.ACQUIRE", format!("many:{n:02}"), "me", 600_000).no_err();
+    }
+    shell.wait("many:15");
+    assert!(!shell.seen().contains("many:40"));
+    server.pause();
+    shell.keys("\x03"); // also while a server is silent
+    shell.wait("\x1b[?1049l");
+    server.resume();
+    shell.line("echo code=$?", "code=0");
+}
+
+/// Long names wrap within the terminal's width.
+#[test]
+fn tables_fit_the_terminal() {
+    let Some(server) = server() else { return };
+    let shell = Shell::open(&server);
+    cmd!(server.connect(), "LOCK.ACQUIRE", "x".repeat(300), "me", 600_000).no_err();
+    shell.line("$L ls; echo do''ne", "done");
+    let seen = shell.seen();
+    assert!(seen.lines().all(|line| line.chars().count() <= 100), "{seen}");
+}
