@@ -58,16 +58,32 @@ impl Session {
     /// Gets the lock, tells, and holds it until it is lost or released. If nobody listens it is called off.
     pub(crate) async fn run(mut self, mut tell: Tell) {
         let _busy = Busy::new(&self.io.inner);
-        match self.attempt(&mut tell).await {
+        let (outcome, attempt) = self.attempt(&mut tell).await;
+        match outcome {
             Outcome::Won(grant) => self.hold(&grant, tell).await,
             other => {
                 // Where nobody listens any more there is nobody to tell.
                 let _ = tell.send(Err(self.io.error(other)));
+                self.give_back_late(attempt).await;
             }
         }
     }
 
-    async fn attempt(&mut self, tell: &mut Tell) -> Outcome {
+    /// Answers to a try that was lost without them say whether there is something to give back.
+    async fn give_back_late(&mut self, mut attempt: Attempt) {
+        while attempt.deadline().is_some() {
+            tokio::select! {
+                biased;
+                Some((id, reply)) = self.io.replies.recv() => with_turn(|turn| attempt.on_reply(turn, id, reply)),
+                () = sleep_until(attempt.deadline()) => with_turn(|turn| attempt.on_time(turn)),
+            }
+            while let Some(effect) = attempt.effect() {
+                self.io.carry_out(effect);
+            }
+        }
+    }
+
+    async fn attempt(&mut self, tell: &mut Tell) -> (Outcome, Attempt) {
         let now = clock::now();
         let patience = match self.asked.patience_us {
             None => Patience::Forever,
@@ -82,7 +98,7 @@ impl Session {
                 self.io.carry_out(effect);
             }
             if let Some(outcome) = attempt.outcome() {
-                return outcome;
+                return (outcome, attempt);
             }
             tokio::select! {
                 biased;

@@ -10,11 +10,16 @@
 //!
 //! It never waits at two nodes at once, and every wait but one without limit ends by its deadline.
 
+mod ending;
+mod late;
 mod queue;
 
 use lockfence_core::clock::Instant;
+use lockfence_core::ids::Mode;
 
-use super::give_back::{GiveBack, Trace};
+use self::ending::joined;
+use self::late::Late;
+use super::give_back::Trace;
 use super::outbox::Outbox;
 use super::planted::Bug;
 use super::round::{Ballot, Round, Verdict};
@@ -98,6 +103,13 @@ struct Head {
     traces: PerNode<Trace>,
 }
 
+/// Whose turn it is.
+enum Place {
+    Mine,
+    Other,
+    Unknown,
+}
+
 /// An attempt to get a lock.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Attempt {
@@ -113,6 +125,10 @@ pub struct Attempt {
     had_quorum: bool,
     standing: Option<Standing>,
     pause_us: u64,
+    /// Until when a try that is won waits for what the queue node says.
+    settle_at: Option<Instant>,
+    /// Requests of tries that were lost before each node had answered.
+    late: Vec<Late>,
     out: Outbox,
     first_owner: Option<OwnerId>,
 }
@@ -138,6 +154,8 @@ impl Attempt {
             had_quorum: false,
             standing: None,
             pause_us: settings.node_timeout_us,
+            settle_at: None,
+            late: Vec::new(),
             out: Outbox::default(),
             first_owner: None,
         };
@@ -155,26 +173,30 @@ impl Attempt {
         if let Phase::Over(outcome) = &mut self.phase { outcome.take() } else { None }
     }
 
-    /// When it wants to be called again; `None` once it is over.
+    /// When it wants to be called again; `None` once it is over and waits for no answer any more. That may be later than
+    /// the outcome: whether there is something to give back is told by answers that are still to come.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         let next = match &self.phase {
-            Phase::Trying(round) => round.deadline(),
+            Phase::Trying(round) => self.settle_at.map_or(round.deadline(), |at| at.min(round.deadline())),
             Phase::Pausing(until) => *until,
             Phase::Queued(queued) => {
                 let probe = queued.probe.map_or(queued.probe_at, |(_, by)| by);
                 queued.answer_by.map_or(probe, |by| by.min(probe))
             }
             Phase::Head(head) => head.round.as_ref().map_or(head.retry_at, Round::deadline),
-            Phase::Over(_) => return None,
+            Phase::Over(_) => return self.late_deadline(),
         };
         let patience = if let Patience::Until(at) = self.patience { Some(at) } else { None };
-        earliest(Some(next), patience)
+        earliest(earliest(Some(next), patience), self.late_deadline())
     }
 
     /// Takes a reply.
     pub fn on_reply(&mut self, turn: &mut Turn<'_>, id: SendId, reply: Reply) {
         let now = turn.mono();
+        if self.came_late(id, &reply, now) {
+            return;
+        }
         match &mut self.phase {
             Phase::Trying(round) => {
                 round.on_reply(id, reply, now, &mut self.out);
@@ -194,6 +216,7 @@ impl Attempt {
     /// Takes note of the time.
     pub fn on_time(&mut self, turn: &mut Turn<'_>) {
         let now = turn.mono();
+        self.give_up_late(now);
         match &mut self.phase {
             Phase::Trying(round) => round.on_time(now, &mut self.out),
             Phase::Head(head) => match &mut head.round {
@@ -222,8 +245,11 @@ impl Attempt {
             _ => None,
         };
         match round.map(|round| round.verdict(now)) {
-            Some(Verdict::Won { .. }) if self.would_jump_the_queue() => self.round_lost(turn),
-            Some(Verdict::Won { token, valid_until }) => return self.win(token, valid_until),
+            Some(Verdict::Won { token, valid_until }) => match self.turn_of(now) {
+                Place::Mine => return self.win(token, valid_until, now),
+                Place::Other => self.round_lost(turn),
+                Place::Unknown => {}
+            },
             Some(Verdict::Lost) => self.round_lost(turn),
             Some(Verdict::Pending) | None => {}
         }
@@ -236,17 +262,35 @@ impl Attempt {
         }
     }
 
-    /// Whether this try won at nodes that were free only because the lock is just being handed to somebody who waits:
-    /// the queue node says so. Whoever releases and asks again at once would always win otherwise.
-    fn would_jump_the_queue(&self) -> bool {
-        let Phase::Trying(round) = &self.phase else { return false };
-        let queue_node = self.order.iter().find(|node| !matches!(round.ballots()[**node], Ballot::Failed(_)));
-        queue_node.is_some_and(
-            |node| matches!(&round.ballots()[*node], Ballot::Taken(standing) if standing.waiters > 0),
-        )
+    /// What a try that is won must give way to: the queue node's refusal. Whoever has that node is at the head of the
+    /// queue, and the others were free only because the lock is just being handed over; or somebody waits there. Whoever
+    /// releases and asks again at once would always win otherwise, and readers that come and go would keep a writer out.
+    ///
+    /// Where it has not answered yet it is waited for once more as long as the majority took, and no longer.
+    fn turn_of(&mut self, now: Instant) -> Place {
+        let Phase::Trying(round) = &self.phase else { return Place::Mine };
+        let ballots = round.ballots();
+        let Some(queue_node) = self.order.iter().find(|node| !matches!(ballots[**node], Ballot::Failed(_)))
+        else {
+            return Place::Mine;
+        };
+        match &ballots[*queue_node] {
+            // Two that try only once, at the same time, should not both be refused.
+            Ballot::Taken(standing) if standing.waiters == 0 && self.tries_once() => Place::Mine,
+            Ballot::Taken(_) => Place::Other,
+            Ballot::Asked { .. } => {
+                let settle_at = *self.settle_at.get_or_insert(now.plus_us(now.since_us(round.started())));
+                if now < settle_at { Place::Unknown } else { Place::Mine }
+            }
+            _ => Place::Mine,
+        }
     }
 
-    fn win(&mut self, token: u64, valid_until: Instant) {
+    fn tries_once(&self) -> bool {
+        self.patience == Patience::None && self.settings.mode == Mode::Exclusive
+    }
+
+    fn win(&mut self, token: u64, valid_until: Instant, now: Instant) {
         let (round, owner, traces) = match &self.phase {
             Phase::Trying(round) => (round, round.owner(), round.traces()),
             Phase::Head(Head { round: Some(round), traces, owner, .. }) => {
@@ -256,12 +300,14 @@ impl Attempt {
         };
         let grant = Grant { owner, token, started: round.started(), valid_until, traces };
         self.phase = Phase::Over(Some(Outcome::Won(grant)));
+        self.give_back_late(now);
     }
 
     /// A round at all nodes, under a new owner.
     fn try_all(&mut self, turn: &mut Turn<'_>) {
         let owner = self.new_owner(turn);
         let proposal = self.settings.proposal(turn.now, self.seen);
+        self.settle_at = None;
         self.phase = Phase::Trying(Round::start(self.settings, owner, proposal, turn.mono(), &mut self.out));
     }
 
@@ -269,8 +315,14 @@ impl Attempt {
         match core::mem::replace(&mut self.phase, Phase::Over(None)) {
             Phase::Trying(round) => {
                 self.note(&round);
-                self.give_back(round.owner(), &round.traces(), turn.mono());
-                self.after_try(turn);
+                match self.order.iter().copied().find(|node| self.reachable[*node]) {
+                    // It has the queue node: it is at the head of the queue, and stays there.
+                    Some(node) if self.may_queue() && round.has_lease(node) => self.stay(turn, node, &round),
+                    _ => {
+                        self.give_back_try(&round, turn.mono());
+                        self.after_try(turn);
+                    }
+                }
             }
             Phase::Head(mut head) => {
                 if let Some(round) = head.round.take() {
@@ -291,11 +343,15 @@ impl Attempt {
             self.phase = Phase::Over(Some(Outcome::NoQuorum(self.failures.clone())));
         } else if self.patience == Patience::None {
             self.phase = Phase::Over(Some(Outcome::Held(self.standing.clone())));
-        } else if self.had_quorum {
+        } else if self.may_queue() {
             self.queue(turn);
         } else {
             self.pause(turn);
         }
+    }
+
+    fn may_queue(&self) -> bool {
+        self.patience != Patience::None && self.had_quorum
     }
 
     fn pause(&mut self, turn: &mut Turn<'_>) {
@@ -304,42 +360,6 @@ impl Attempt {
         self.pause_us = self.pause_us.saturating_mul(2).min(longest);
     }
 
-    fn time_is_over(&mut self, now: Instant) {
-        if let Phase::Trying(round) = &self.phase {
-            let round = round.clone();
-            self.note(&round);
-            for (node, ballot) in round.ballots().iter() {
-                if matches!(ballot, Ballot::Asked { .. }) {
-                    self.failures[node] = Some(Failure::timed_out());
-                }
-            }
-        }
-        let outcome = if self.had_quorum {
-            Outcome::TimedOut(self.standing.clone())
-        } else {
-            Outcome::NoQuorum(self.failures.clone())
-        };
-        self.end(now, outcome);
-    }
-
-    fn end(&mut self, now: Instant, outcome: Outcome) {
-        match core::mem::replace(&mut self.phase, Phase::Over(Some(outcome))) {
-            Phase::Trying(round) => self.give_back(round.owner(), &round.traces(), now),
-            Phase::Queued(queued) => {
-                self.abandon(queued.id);
-                let traces = self.trace_at(queued.node);
-                self.give_back(queued.owner, &traces, now);
-            }
-            Phase::Head(head) => {
-                let traces =
-                    head.round.as_ref().map_or(head.traces.clone(), |round| joined(&head.traces, round));
-                self.give_back(head.owner, &traces, now);
-            }
-            Phase::Pausing(_) | Phase::Over(_) => {}
-        }
-    }
-
-    /// Learns from a round who has the lock and which nodes answer.
     fn note(&mut self, round: &Round) {
         let mut answered = 0_usize;
         for (node, ballot) in round.ballots().iter() {
@@ -362,31 +382,6 @@ impl Attempt {
         let first = *self.first_owner.get_or_insert(owner);
         if self.settings.planted.is(Bug::OwnerReused) { first } else { owner }
     }
-
-    fn trace_at(&self, node: NodeId) -> PerNode<Trace> {
-        PerNode::new(self.settings.nodes, |other| if other == node { Trace::Unknown } else { Trace::Nothing })
-    }
-
-    /// Nobody listens to that WAIT any more.
-    fn abandon(&mut self, id: SendId) {
-        if !self.settings.planted.is(Bug::NotAbandoned) {
-            self.out.abandon(id);
-        }
-    }
-
-    fn give_back(&mut self, owner: OwnerId, traces: &PerNode<Trace>, now: Instant) {
-        self.out.give_back(GiveBack::new(self.settings, owner, traces, None, now));
-    }
-}
-
-/// What an owner has at each node after `round`, with `before` from its earlier requests.
-fn joined(before: &PerNode<Trace>, round: &Round) -> PerNode<Trace> {
-    let after = round.traces();
-    PerNode::new(before.count(|_| true), |node| match (before[node], after[node]) {
-        (Trace::Unknown, _) | (_, Trace::Unknown) => Trace::Unknown,
-        (Trace::Lease, _) | (_, Trace::Lease) => Trace::Lease,
-        (Trace::Nothing, Trace::Nothing) => Trace::Nothing,
-    })
 }
 
 /// Whoever most nodes name as the holder, and the longest that any of them says.

@@ -10,10 +10,15 @@
 //!
 //! It must never act on a reply that came after the validity was over, and never change the token.
 
-use lockfence_core::clock::Instant;
+mod losing;
+mod place;
 
+use lockfence_core::clock::Instant;
+use lockfence_core::ids::Mode;
+
+use self::place::{Ask, Lease, Open, Place};
 use super::attempt::Grant;
-use super::give_back::{GiveBack, Trace};
+use super::give_back::Trace;
 use super::outbox::Outbox;
 use super::planted::Bug;
 use super::{
@@ -37,39 +42,6 @@ pub enum Loss {
     Broken,
     /// Too few nodes answered the renewals. Holds why, for each that did not.
     NoQuorum(PerNode<Option<Failure>>),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Lease {
-    /// Held since that prolongation, proven until then.
-    Held { since: u64, proven: Instant },
-    /// Not held, as far as is known.
-    Missing,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ask {
-    Extend,
-    TopUp,
-    Look,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Open {
-    id: SendId,
-    ask: Ask,
-    sent: Instant,
-}
-
-#[derive(Clone, Debug, PartialEq)]
-struct Place {
-    lease: Lease,
-    open: Vec<Open>,
-    /// Whether an ACQUIRE may still be on its way.
-    loose: bool,
-    /// Who has it there instead.
-    named: Option<Vec<u8>>,
-    failure: Option<Failure>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -244,7 +216,9 @@ impl Hold {
                 self.renew_at = self.renew_at.map(|at| at.min(soon));
             }
             (Ask::TopUp | Ask::Look, Reply::Standing(standing)) => {
-                place.named = standing.owner.filter(|owner| !self.owner.is_named_by(owner));
+                // Beside this reader others may hold the lock: that is no loss.
+                let alone = self.settings.mode != Mode::Shared;
+                place.named = standing.owner.filter(|owner| alone && !self.owner.is_named_by(owner));
             }
             (_, Reply::Failed(failure)) => {
                 place.loose |= open.ask == Ask::TopUp && failure.kind.may_have_happened();
@@ -348,68 +322,7 @@ impl Hold {
         place.open.push(Open { id, ask, sent: now });
     }
 
-    fn start_losing(&mut self, now: Instant) {
-        self.phase = Phase::Losing(self.settings.node_deadline(now).min(self.valid_until));
-        for node in self.places.ids() {
-            let place = &self.places[node];
-            if matches!(place.lease, Lease::Missing) && place.named.is_none() {
-                self.ask(node, Ask::Look, now);
-            }
-        }
-        self.settle_loss(now);
-    }
-
-    fn settle_loss(&mut self, now: Instant) {
-        if self.places.count(|place| place.named.is_some()) > 0 {
-            self.lose_by_nodes(now);
-        }
-    }
-
-    fn lose_by_nodes(&mut self, now: Instant) {
-        let by = self.places.iter().find_map(|(_, place)| place.named.clone());
-        self.lose(by.map_or(Loss::Broken, |by| Loss::Taken { by }), now);
-    }
-
-    fn loss_by_clock(&self) -> Loss {
-        if self.terms.hold_until == Some(self.valid_until) {
-            return Loss::HeldTooLong;
-        }
-        let silent = PerNode::new(self.settings.nodes, |node| {
-            let place = &self.places[node];
-            place.failure.clone().or_else(|| (!place.open.is_empty()).then(Failure::timed_out))
-        });
-        let answered = silent.count(|failure| failure.is_none());
-        if self.terms.renew && answered < self.settings.majority() {
-            Loss::NoQuorum(silent)
-        } else {
-            Loss::Expired
-        }
-    }
-
-    fn lose(&mut self, loss: Loss, now: Instant) {
-        self.phase = Phase::Over(Some(loss));
-        self.give_back(now);
-    }
-
-    fn give_back(&mut self, now: Instant) {
-        let traces = PerNode::new(self.settings.nodes, |node| match &self.places[node] {
-            Place { loose: true, .. } => Trace::Unknown,
-            Place { lease: Lease::Held { .. }, .. } => Trace::Lease,
-            Place { lease: Lease::Missing, .. } => Trace::Nothing,
-        });
-        let last = self.order.iter().copied().find(|node| self.places[*node].failure.is_none());
-        self.out.give_back(GiveBack::new(self.settings, self.owner, &traces, last, now));
-    }
-
     fn capped(&self, until: Instant) -> Instant {
         self.terms.hold_until.map_or(until, |end| end.min(until))
-    }
-}
-
-impl Place {
-    fn prove(&mut self, until: Instant) {
-        if let Lease::Held { proven, .. } = &mut self.lease {
-            *proven = until.max(*proven);
-        }
     }
 }

@@ -22,6 +22,10 @@ pub enum Bug {
     NotAbandoned,
     /// The end of the time to wait is not looked at.
     DeadlineIgnored,
+    /// One node's grant is enough for a reader.
+    ReaderAlone,
+    /// A reader does not confirm.
+    ReaderUnconfirmed,
 }
 
 /// Which bug is planted: none, in a build without the feature.

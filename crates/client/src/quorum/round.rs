@@ -8,6 +8,7 @@
 //! proves nothing.
 
 use lockfence_core::clock::Instant;
+use lockfence_core::ids::Mode;
 
 use super::give_back::Trace;
 use super::outbox::Outbox;
@@ -195,7 +196,7 @@ impl Round {
         };
         let stands = self.ballots.count(|ballot| match ballot {
             Ballot::Confirmed => true,
-            Ballot::Granted(own) => *own == token || self.settings.planted.is(Bug::NoConfirm),
+            Ballot::Granted(own) => *own == token || self.is_unconfirmed(),
             _ => false,
         });
         match vote(majority, stands, open) {
@@ -208,6 +209,14 @@ impl Round {
     /// Whether that node has said that it has no lease for this owner, or has not answered in time.
     pub(super) fn has_lost(&self, node: NodeId) -> bool {
         matches!(self.ballots[node], Ballot::Taken(_) | Ballot::Failed(_) | Ballot::Gone)
+    }
+
+    /// Whether that node has said that it has a lease for this owner.
+    pub(super) fn has_lease(&self, node: NodeId) -> bool {
+        matches!(
+            self.ballots[node],
+            Ballot::Granted(_) | Ballot::Confirming { .. } | Ballot::Confirmed | Ballot::Below
+        )
     }
 
     /// Where this round's owner may have a lease.
@@ -262,7 +271,7 @@ impl Round {
 
     /// Raises the nodes below T to it. Those above it stay as they are: they help to keep others out, not to confirm.
     fn confirm(&mut self, token: u64, now: Instant, out: &mut Outbox) {
-        if self.settings.planted.is(Bug::NoConfirm) {
+        if self.is_unconfirmed() {
             return;
         }
         let by = self.settings.node_deadline(now);
@@ -272,6 +281,12 @@ impl Round {
                 *ballot = Ballot::Confirming { id: out.send(node, command, Some(by)), by };
             }
         }
+    }
+
+    fn is_unconfirmed(&self) -> bool {
+        let planted = self.settings.planted;
+        planted.is(Bug::NoConfirm)
+            || (planted.is(Bug::ReaderUnconfirmed) && self.settings.mode == Mode::Shared)
     }
 
     /// A clock that is far ahead of a node's, this client's or another node's, must not keep that node out.

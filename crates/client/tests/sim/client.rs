@@ -3,8 +3,9 @@
 use lockfence_client::quorum::attempt::{Attempt, Outcome, Patience};
 use lockfence_client::quorum::give_back::GiveBack;
 use lockfence_client::quorum::hold::{Hold, Loss, Terms};
-use lockfence_client::quorum::{Effect, NodeId, Reply, Settings, Turn};
+use lockfence_client::quorum::{Effect, NodeId, OwnerId, Reply, Settings, Turn};
 use lockfence_core::clock::{Instant, Now, Wall};
+use lockfence_core::ids::Mode;
 
 use crate::node::EPOCH_US;
 use crate::rng::Rng;
@@ -58,14 +59,26 @@ pub(crate) struct Client {
     next_key: u32,
     pub(crate) doing: Doing,
     give_backs: Vec<(u32, GiveBack)>,
+    /// Attempts that are over, but for answers which say whether there is something to give back.
+    over: Vec<(u32, Attempt)>,
     pub(crate) paused_until: u64,
     pub(crate) timer: Option<u64>,
     pub(crate) rng: Rng,
     /// What the program does with the lock that it holds.
     pub(crate) chosen: Use,
-    /// Works for a few ms only.
-    pub(crate) brief: bool,
+    /// Always works for about so long.
+    pub(crate) works_for: Option<u64>,
+    /// Always wants the lock shared.
+    pub(crate) reads: bool,
+    /// Asks for the lock once, and not again.
+    pub(crate) once: bool,
+    /// The first lock that it asks for is dropped after so many steps of its machines: called off, or released.
+    pub(crate) drops_at: Option<u32>,
+    steps: u32,
+    /// By whose name it got the lock last.
+    pub(crate) owner: Option<OwnerId>,
     pub(crate) won: u64,
+    pub(crate) longest_wait_us: u64,
 }
 
 /// What came of a client's step, for the world to carry out and the checker to see.
@@ -76,6 +89,7 @@ pub(crate) enum Did {
     Ended(Outcome),
     Overdue,
     Lost(Loss),
+    Dropped,
 }
 
 impl Client {
@@ -98,12 +112,19 @@ impl Client {
             next_key: 0,
             doing: Doing::Nothing,
             give_backs: Vec::new(),
+            over: Vec::new(),
             paused_until: 0,
             timer: None,
             rng,
             chosen: Use::ToTheEnd,
-            brief: false,
+            works_for: None,
+            reads: false,
+            once: false,
+            drops_at: None,
+            steps: 0,
+            owner: None,
             won: 0,
+            longest_wait_us: 0,
         }
     }
 
@@ -126,6 +147,11 @@ impl Client {
         (at * 1_000_000 / (1_000_000 + self.ppm)).max(0) as u64 + 1
     }
 
+    /// How it holds, or asks for, the lock.
+    pub(crate) fn mode(&self) -> Mode {
+        self.settings.mode
+    }
+
     /// Whether this client takes the lock as held.
     pub(crate) fn holds(&self, now: u64) -> bool {
         match &self.doing {
@@ -135,7 +161,12 @@ impl Client {
     }
 
     pub(crate) fn is_idle(&self) -> bool {
-        matches!(self.doing, Doing::Nothing) && self.give_backs.is_empty()
+        matches!(self.doing, Doing::Nothing) && self.give_backs.is_empty() && self.over.is_empty()
+    }
+
+    /// Whether it was to ask once, and has.
+    pub(crate) fn is_done(&self) -> bool {
+        self.once && self.next_key > 0
     }
 
     fn key(&mut self) -> u32 {
@@ -143,8 +174,9 @@ impl Client {
         self.next_key
     }
 
-    pub(crate) fn acquire(&mut self, now: u64, wait_us: Option<u64>, did: &mut Vec<Did>) {
+    pub(crate) fn acquire(&mut self, now: u64, mode: Mode, wait_us: Option<u64>, did: &mut Vec<Did>) {
         let time = self.now(now);
+        self.settings.mode = mode;
         let patience = match wait_us {
             None => Patience::Forever,
             Some(0) => Patience::None,
@@ -157,6 +189,19 @@ impl Client {
         let key = self.key();
         self.doing = Doing::Trying(Box::new(Trying { key, attempt, since: now, until }));
         self.collect(now, did);
+        self.maybe_drop(now, 0, did);
+    }
+
+    fn maybe_drop(&mut self, now: u64, steps: u32, did: &mut Vec<Did>) {
+        let Some(drops_at) = self.drops_at else { return };
+        self.steps += steps;
+        if matches!(self.doing, Doing::Nothing) {
+            self.drops_at = None; // it was over before
+        } else if self.steps >= drops_at {
+            self.drops_at = None;
+            self.release(now, did);
+            did.push(Did::Dropped);
+        }
     }
 
     pub(crate) fn release(&mut self, now: u64, did: &mut Vec<Did>) {
@@ -178,6 +223,7 @@ impl Client {
     pub(crate) fn die(&mut self) {
         self.doing = Doing::Nothing;
         self.give_backs.clear();
+        self.over.clear();
     }
 
     pub(crate) fn on_reply(&mut self, now: u64, msg: Msg, reply: Reply, did: &mut Vec<Did>) {
@@ -192,14 +238,16 @@ impl Client {
                 holding.hold.on_reply(&mut turn, msg.id, reply)
             }
             _ => {
-                for (key, give_back) in &mut self.give_backs {
-                    if *key == msg.key {
-                        give_back.on_reply(&mut turn, msg.id, &reply);
-                    }
+                for (_, give_back) in self.give_backs.iter_mut().filter(|(key, _)| *key == msg.key) {
+                    give_back.on_reply(&mut turn, msg.id, &reply);
+                }
+                for (_, attempt) in self.over.iter_mut().filter(|(key, _)| *key == msg.key) {
+                    attempt.on_reply(&mut turn, msg.id, reply.clone());
                 }
             }
         }
         self.collect(now, did);
+        self.maybe_drop(now, 1, did);
     }
 
     pub(crate) fn on_time(&mut self, now: u64, did: &mut Vec<Did>) {
@@ -216,7 +264,11 @@ impl Client {
                 give_back.on_time(&mut turn);
             }
         }
+        for (_, attempt) in &mut self.over {
+            attempt.on_time(&mut turn);
+        }
         self.collect(now, did);
+        self.maybe_drop(now, 1, did);
     }
 
     pub(crate) fn deadline(&self) -> Option<u64> {
@@ -226,17 +278,19 @@ impl Client {
             Doing::Nothing => None,
         };
         let give_backs = self.give_backs.iter().filter_map(|(_, give_back)| give_back.deadline());
-        give_backs.chain(doing).min().map(|at| self.true_time(at))
+        let over = self.over.iter().filter_map(|(_, attempt)| attempt.deadline());
+        give_backs.chain(over).chain(doing).min().map(|at| self.true_time(at))
     }
 
     /// Fetches what the machines want done, and what became of them.
     fn collect(&mut self, now: u64, did: &mut Vec<Did>) {
         let time = self.now(now);
+        let mode = self.settings.mode;
         let mut new_give_backs = Vec::new();
         let mut effect_of = |key: u32, effect: Effect, did: &mut Vec<Did>| match effect {
             Effect::GiveBack(give_back) => new_give_backs.push(*give_back),
             Effect::Send { id, .. } | Effect::Abandon(id) => {
-                did.push(Did::Effect(Msg { client: self.id, key, id }, effect));
+                did.push(Did::Effect(Msg { client: self.id, key, id, mode }, effect));
             }
         };
         match &mut self.doing {
@@ -252,6 +306,12 @@ impl Client {
             }
             Doing::Nothing => {}
         }
+        for (key, attempt) in &mut self.over {
+            while let Some(effect) = attempt.effect() {
+                effect_of(*key, effect, did);
+            }
+        }
+        self.over.retain(|(_, attempt)| attempt.deadline().is_some());
         for mut give_back in new_give_backs {
             let key = self.key();
             let mut bits = || self.rng.bits();
@@ -261,7 +321,7 @@ impl Client {
         for (key, give_back) in &mut self.give_backs {
             while let Some(effect) = give_back.effect() {
                 if let Effect::Send { id, .. } = effect {
-                    did.push(Did::Effect(Msg { client: self.id, key: *key, id }, effect));
+                    did.push(Did::Effect(Msg { client: self.id, key: *key, id, mode }, effect));
                 }
             }
         }
@@ -271,14 +331,15 @@ impl Client {
 
     fn outcome(&mut self, now: u64, did: &mut Vec<Did>) {
         let mono = self.now(now).mono;
-        let resumed = self.paused_until > 0 && now < self.paused_until + 1_000;
+        let resumed = self.paused_until > 0 && now < self.paused_until + 10_000;
         match &mut self.doing {
             Doing::Trying(trying) => {
-                let late = trying.until.is_some_and(|until| until.plus_us(5_000) < mono);
+                let late = trying.until.is_some_and(|until| until.plus_us(50_000) < mono);
                 let (overdue, since) = (late && !resumed, trying.since);
                 match trying.attempt.outcome() {
                     Some(Outcome::Won(grant)) => {
                         self.won += 1;
+                        self.longest_wait_us = self.longest_wait_us.max(now - since);
                         self.seen = self.seen.max(grant.token);
                         let began = self.true_time(grant.started).saturating_sub(2);
                         did.push(Did::Won { began, token: grant.token, took: now - since });
@@ -288,7 +349,11 @@ impl Client {
                         if overdue {
                             did.push(Did::Overdue);
                         }
-                        self.doing = Doing::Nothing;
+                        if let Doing::Trying(trying) = std::mem::replace(&mut self.doing, Doing::Nothing)
+                            && trying.attempt.deadline().is_some()
+                        {
+                            self.over.push((trying.key, trying.attempt));
+                        }
                         did.push(Did::Ended(outcome));
                     }
                     None if overdue => did.push(Did::Overdue),
@@ -326,15 +391,16 @@ impl Client {
         self.doing =
             Doing::Holding(Box::new(Holding { key, hold, since: now, broken_at: None, valid_until }));
         self.chosen = chosen;
+        self.owner = Some(grant.owner);
     }
 
     fn choose_use(&mut self) -> Use {
-        if self.brief {
-            return Use::Work(self.rng.range(500, 5_000));
+        if let Some(us) = self.works_for {
+            return Use::Work(self.rng.range(us / 2, us));
         }
         match self.rng.range(0, 100) {
-            0..60 => Use::Work(self.rng.range(500, 60_000)),
-            60..75 => Use::Work(self.rng.range(60_000, 3 * TTL_US)),
+            0..60 => Use::Work(self.rng.range(5_000, 600_000)),
+            60..75 => Use::Work(self.rng.range(600_000, 3 * TTL_US)),
             75..88 => Use::ToTheEnd,
             _ => Use::Cap(self.rng.range(TTL_US / 2, 3 * TTL_US)),
         }

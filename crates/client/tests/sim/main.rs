@@ -1,9 +1,12 @@
 //! The quorum protocol in a simulated world, by seed: lost, late, doubled and reordered messages, partitions, crashes
-//! with and without memory, clocks that drift and jump, programs that pause, die and change their mind.
+//! with and without memory, nodes that stand still, locks that are broken and deleted, clocks that drift and jump,
+//! programs that pause, die and change their mind. The nodes run the module's own core; in some worlds the lock is asked
+//! for shared as well as exclusive.
 //!
 //! Checked in every world:
-//! - tokens of confirmed grants are unique, and rise in real time;
-//! - at most one client takes the lock as held at any time, and nobody keeps it past a LOCK.BREAK by a later renewal;
+//! - tokens of confirmed grants that shut each other out are unique, and rise in real time;
+//! - at most one client, or several readers, take the lock as held at any time, and nobody keeps it past a LOCK.BREAK by
+//!   a later renewal;
 //! - whoever waits gets the lock while a majority is up, and every wait ends by its deadline;
 //! - when all is over nothing is left held after one ttl, and nobody queued.
 //!
@@ -17,9 +20,14 @@
     reason = "tests"
 )]
 
+mod checks;
 mod client;
+mod dropped;
+mod faults;
+mod network;
 mod node;
 mod rng;
+mod stats;
 mod world;
 
 use std::sync::Mutex;
@@ -28,12 +36,18 @@ use std::time::Instant;
 
 use lockfence_client::quorum::SendId;
 use lockfence_client::quorum::planted::Bug;
+use lockfence_core::ids::Mode;
 
+use checks::Report;
 use node::NodeBug;
-use world::{Report, Stats, World};
+use stats::{Stats, Tally};
+use world::{Broken, World};
 
-/// The lease, in the world's time.
-pub(crate) const TTL_US: u64 = 600_000;
+/// The lease.
+pub(crate) const TTL_US: u64 = 6_000_000;
+
+/// How long a node may take to answer: the default for that lease.
+pub(crate) const NODE_TIMEOUT_US: u64 = 600_000;
 
 /// Worlds that a plain `cargo test` runs.
 const SEEDS: u64 = 10_000;
@@ -42,37 +56,37 @@ const SEEDS: u64 = 10_000;
 /// 5,000; the run ends where one is found.
 const SEEDS_FOR_BUGS: u64 = 30_000;
 
-/// A request: whose, of which of its machines, which one.
+/// A request: whose, of which of its machines, which one, and in which mode the lock is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Msg {
     pub(crate) client: usize,
     pub(crate) key: u32,
     pub(crate) id: SendId,
-}
-
-/// What is broken on purpose.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Broken {
-    pub(crate) protocol: Option<Bug>,
-    pub(crate) node: Option<NodeBug>,
-    pub(crate) wall_clock: bool,
-    /// The only rule that counts: how its report begins.
-    pub(crate) rule: &'static str,
+    pub(crate) mode: Mode,
 }
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|value| value.parse().expect("a number"))
 }
 
-/// Runs worlds on all processors until `stop` says so. Returns the sum, and the first failure by seed.
-fn run_worlds(seeds: u64, broken: Broken, stop_at_first: bool) -> (Stats, Option<Report>) {
+/// What came of many worlds.
+#[derive(Default)]
+struct Found {
+    stats: Stats,
+    /// One for each world.
+    tallies: Vec<Tally>,
+    /// The first failure by seed.
+    report: Option<Report>,
+}
+
+/// Runs worlds on all processors, until one fails.
+fn run_worlds(seeds: u64, broken: Broken) -> Found {
     let next = AtomicU64::new(0);
-    let found: Mutex<(Stats, Option<Report>)> = Mutex::default();
+    let found: Mutex<Found> = Mutex::default();
     let threads = std::thread::available_parallelism().map_or(2, usize::from).min(4);
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
-                let mut stats = Stats::default();
                 loop {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
                     if seed >= seeds {
@@ -80,18 +94,16 @@ fn run_worlds(seeds: u64, broken: Broken, stop_at_first: bool) -> (Stats, Option
                     }
                     let mut world = World::new(seed, broken, false);
                     world.run();
-                    stats.add(&world.stats);
+                    let mut found = found.lock().unwrap();
+                    found.stats.add(&world.stats);
+                    found.tallies.push(world.tally());
                     if let Some(report) = world.report {
-                        let mut found = found.lock().unwrap();
-                        if found.1.as_ref().is_none_or(|first| seed < first.seed) {
-                            found.1 = Some(report);
+                        if found.report.as_ref().is_none_or(|first| seed < first.seed) {
+                            found.report = Some(report);
                         }
-                        if stop_at_first {
-                            next.store(seeds, Ordering::Relaxed);
-                        }
+                        next.store(seeds, Ordering::Relaxed);
                     }
                 }
-                found.lock().unwrap().0.add(&stats);
             });
         }
     });
@@ -103,24 +115,27 @@ fn holds_in_every_world() {
     if let Some(seed) = number("LOCKFENCE_SIM_SEED") {
         let mut world = World::new(seed, Broken::default(), true);
         world.run();
-        eprintln!("{:?}", world.stats);
+        eprintln!("{:?}\n{}", world.stats, world.tally());
         assert!(world.report.is_none(), "{:?}", world.report);
         return;
     }
     let seeds = number("LOCKFENCE_SIM_SEEDS").unwrap_or(SEEDS);
     let began = Instant::now();
-    let (stats, report) = run_worlds(seeds, Broken::default(), true);
+    let Found { stats, mut tallies, report } = run_worlds(seeds, Broken::default());
+    tallies.sort_unstable_by_key(|tally| tally.seed);
+    tallies.iter().for_each(|tally| println!("{tally}"));
     println!("{stats:#?}\n{:.1} s", began.elapsed().as_secs_f64());
     assert!(report.is_none(), "{report:?}\nits story: LOCKFENCE_SIM_SEED={}", report.as_ref().unwrap().seed);
     assert_eq!(stats.worlds, seeds);
-    assert!(stats.fewest_contenders >= 3 && stats.fewest_grants >= 5, "{stats:?}");
-    assert!(stats.fewest_faults >= 1 && stats.fewest_unknown >= 1, "{stats:?}");
+    let poor = tallies.iter().find(|tally| !tally.is_enough());
+    assert!(poor.is_none(), "nothing much happened in this world: {}", poor.unwrap());
+    assert!(stats.grants_together > seeds / 10, "readers met: {stats:?}");
 }
 
 /// Plants a bug and expects the rule named to find it, with all others out of the way.
 fn must_be_found(broken: Broken, rule: &'static str) {
     let broken = Broken { rule, ..broken };
-    let (stats, report) = run_worlds(SEEDS_FOR_BUGS, broken, true);
+    let Found { stats, report, .. } = run_worlds(SEEDS_FOR_BUGS, broken);
     let Report { seed, at, what } =
         report.unwrap_or_else(|| panic!("{broken:?} was not found in {} worlds", stats.worlds));
     println!("{broken:?} found in world {seed} at {at}: {what}");
@@ -185,6 +200,21 @@ fn finds_the_wall_clock_used_for_validity() {
 }
 
 #[test]
+fn finds_a_reader_with_one_node() {
+    must_be_found(protocol(Bug::ReaderAlone), "two holders");
+}
+
+#[test]
+fn finds_a_reader_that_does_not_confirm() {
+    must_be_found(protocol(Bug::ReaderUnconfirmed), "token");
+}
+
+#[test]
+fn finds_a_node_that_grants_a_writer_beside_readers() {
+    must_be_found(node(NodeBug::WriterBesideReaders), "two holders");
+}
+
+#[test]
 fn finds_a_waiter_that_does_not_notice_that_its_queue_node_is_cut_off() {
     must_be_found(protocol(Bug::NotProbed), "no progress");
 }
@@ -199,20 +229,47 @@ fn finds_a_wait_without_an_end() {
     must_be_found(protocol(Bug::DeadlineIgnored), "deadline");
 }
 
-/// Eight contenders for one lock, nothing wrong: each gets it, and about as often as any other. Racing clients of a
-/// peer, measured with 3 nodes and 8 contenders: one made 22 acquisitions while another made 890, longest wait 5.7 s.
-#[test]
-fn nobody_starves() {
-    let mut sum = Stats::default();
-    for seed in 0..200 {
-        let mut world = World::crowded(seed);
+/// Contenders for one lock that come back at once, nothing being wrong, in so many worlds. Each gets at least 0.8 of its
+/// fair share, in each world.
+fn crowd(worlds: u64, contenders: usize) {
+    let mut longest = 0;
+    for seed in 0..worlds {
+        let mut world = World::crowded(seed, contenders, 0);
         world.run();
         assert!(world.report.is_none(), "{:?}", world.report);
-        let each = world.won_by_each();
-        let (fewest, most) = (each.iter().min().unwrap(), each.iter().max().unwrap());
-        assert!(*fewest * 4 >= *most, "world {seed}: {each:?}");
-        sum.add(&world.stats);
+        let won = world.won_by_each();
+        longest = longest.max(world.stats.longest_wait_us);
+        let fair = won.iter().sum::<u64>() as f64 / won.len() as f64;
+        let enough = |won: &u64| (*won + 1) as f64 >= 0.8 * fair; // the end may have cut off one turn
+        assert!(won.iter().all(enough), "world {seed}: {won:?}");
     }
-    println!("{} grants, longest wait {} ms", sum.grants, sum.longest_wait_us / 1000);
-    assert!(sum.longest_wait_us < 1_000_000, "{sum:?}");
+    println!("{contenders} contenders, longest wait {} ms", longest / 1000);
+}
+
+/// Racing clients of a peer, measured with 3 nodes and 8 contenders: one made 22 acquisitions while another made 890,
+/// longest wait 5.7 s.
+#[test]
+fn nobody_starves() {
+    crowd(200, 8);
+}
+
+/// Whoever releases and asks again at once does not get ahead of the only other one, who waits.
+#[test]
+fn two_take_turns() {
+    crowd(100, 2);
+    crowd(100, 3);
+}
+
+/// Readers that come and go all the time do not keep a writer out, nor writers a reader.
+#[test]
+fn neither_readers_nor_writers_starve() {
+    for readers in [7, 4, 1] {
+        for seed in 0..50 {
+            let mut world = World::crowded(seed, 8, readers);
+            world.run();
+            assert!(world.report.is_none(), "{:?}", world.report);
+            let waited: Vec<u64> = world.clients.iter().map(|client| client.longest_wait_us / 1000).collect();
+            assert!(waited.iter().all(|ms| *ms < 12_000), "world {seed}, {readers} readers: {waited:?} ms");
+        }
+    }
 }

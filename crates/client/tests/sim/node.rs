@@ -1,96 +1,118 @@
-//! A tiny model of a node, written from the contract of the commands, not from the core's code: one lock, its counter,
-//! its queue, its clocks, and what a crash does to them.
-
-use std::collections::VecDeque;
+//! A node: the module's own core (turns, queue, token issuer, stored records), a clock, and what a crash does to it.
+//! The core itself is compared with an independent model in its own tests.
 
 use lockfence_client::quorum::{Command, Failure, FailureKind, OwnerId, Reply, Standing};
+use lockfence_core::clock::{Instant, Now, Ttl, Wall};
+use lockfence_core::codec::{Log, read_issuer, read_lock, write_issuer, write_lock};
+use lockfence_core::error::Refusal;
+use lockfence_core::event::Event;
+use lockfence_core::ids::{Mode, Owner, Token};
+use lockfence_core::lock::{Holder, Lock};
+use lockfence_core::queue::{Answer, Outcome, Standing as CoreStanding, Waiter, WaiterId};
+use lockfence_core::request::{Acquire, Wait};
+use lockfence_core::room::Room;
+use lockfence_core::token::{Floor, Issuer, TokenSource};
+use lockfence_core::turn::{Acquired, Turn, standing};
 
 use crate::{Msg, TTL_US};
 
-/// The contract's 10 s and 30 s, shortened in proportion.
-pub(crate) const PROPOSAL_AHEAD_US: u64 = 1_000_000;
-pub(crate) const FLOOR_MARGIN_US: u64 = 3_000_000;
 /// The wall clock at the beginning of the world.
 pub(crate) const EPOCH_US: u64 = 1_764_428_400_000_000;
 
-/// A node that breaks the contract.
+const KEY: &[u8] = b"lock";
+
+/// What is broken in a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NodeBug {
     /// EXTEND without a live lease grants a new one, when it confirms (MINTOKEN).
     ExtendReacquiresInConfirm,
     /// The same, when it renews.
     ExtendReacquiresInRenewal,
-    /// It comes back without its data and grants at once, from a counter that starts anew.
+    /// It comes back without its data and grants at once, without a floor.
     ForgetsAndGrants,
+    /// It grants a writer the lock beside readers.
+    WriterBesideReaders,
 }
 
-struct Lease {
-    owner: OwnerId,
-    token: u64,
-    ends: i64,
+/// Clocks and settings of a node.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Make {
+    pub(crate) ppm: i64,
+    pub(crate) wall_offset: i64,
+    pub(crate) quarantine_ms: u64,
+    pub(crate) source: TokenSource,
+    /// How far above its clock it puts its floor at a restart; the core's own margin where nothing is said.
+    pub(crate) floor_margin_us: Option<u64>,
+    pub(crate) bug: Option<NodeBug>,
 }
 
-struct Waiter {
-    msg: Msg,
-    owner: OwnerId,
-    min: u64,
-    until: Option<i64>,
+/// What is in the memory of a process.
+struct Memory {
+    issuer: Issuer,
+    lock: Lock,
+    room: Room<Msg>,
+    waiting: Vec<(Msg, WaiterId)>,
+    grants_from: Instant,
+}
+
+impl Memory {
+    fn new(source: TokenSource) -> Self {
+        Self {
+            issuer: Issuer::new(source),
+            lock: Lock::default(),
+            room: Room::default(),
+            waiting: Vec::new(),
+            grants_from: Instant::from_micros(i64::MIN),
+        }
+    }
+}
+
+/// What is on the disk: written, like effects, with the clock of each change.
+#[derive(Clone, Default)]
+struct Disk {
+    lock: Option<Vec<u8>>,
+    issuer: Option<Vec<u8>>,
 }
 
 pub(crate) struct Node {
-    bug: Option<NodeBug>,
-    /// Tokens count 1, 2, 3 … (`lockfence.tokens dense`).
-    dense: bool,
-    ppm: i64,
+    make: Make,
     /// How far its monotonic clock was moved: a fault that no clock should have.
     jumped: i64,
     wall_offset: i64,
     pub(crate) up: bool,
-    quarantine_us: i64,
-    grants_from: i64,
-    lease: Option<Lease>,
-    counter: u64,
-    high: u64,
-    floor: u64,
-    queue: VecDeque<Waiter>,
+    memory: Memory,
+    disk: Disk,
+    /// Connections that were closed: what arrives on them later finds nobody to wait.
+    closed: Vec<Msg>,
 }
 
 impl Node {
-    pub(crate) fn new(
-        ppm: i64,
-        wall_offset: i64,
-        quarantine_us: i64,
-        dense: bool,
-        bug: Option<NodeBug>,
-    ) -> Self {
+    pub(crate) fn new(make: Make) -> Self {
         Self {
-            bug,
-            dense,
-            ppm,
+            make,
             jumped: 0,
-            wall_offset,
+            wall_offset: make.wall_offset,
             up: true,
-            quarantine_us,
-            grants_from: 0,
-            lease: None,
-            counter: 0,
-            high: 0,
-            floor: 0,
-            queue: VecDeque::new(),
+            memory: Memory::new(make.source),
+            disk: Disk::default(),
+            closed: Vec::new(),
         }
     }
 
     fn mono(&self, now: u64) -> i64 {
-        now as i64 + now as i64 * self.ppm / 1_000_000 + self.jumped
+        now as i64 + now as i64 * self.make.ppm / 1_000_000 + self.jumped
     }
 
     /// The true time at which the node's clock shows `mono`.
-    fn true_time(&self, mono: i64) -> u64 {
-        ((mono - self.jumped) * 1_000_000 / (1_000_000 + self.ppm)).max(0) as u64 + 1
+    fn true_time(&self, mono: Instant) -> u64 {
+        let mono =
+            i128::from(mono.micros() - self.jumped) * 1_000_000 / i128::from(1_000_000 + self.make.ppm);
+        u64::try_from(mono.max(0)).unwrap_or(u64::MAX - 1) + 1
     }
 
-    fn wall(&self, now: u64) -> u64 {
-        EPOCH_US.saturating_add(now).saturating_add_signed(self.wall_offset)
+    fn now(&self, now: u64) -> Now {
+        let wall = EPOCH_US.saturating_add(now).saturating_add_signed(self.wall_offset);
+        Now { mono: Instant::from_micros(self.mono(now)), wall: Wall::from_micros(wall) }
     }
 
     pub(crate) fn step_wall(&mut self, to: i64) {
@@ -101,213 +123,304 @@ impl Node {
         self.jumped += by;
     }
 
-    fn live(&self, now: u64) -> Option<&Lease> {
-        self.lease.as_ref().filter(|lease| self.mono(now) < lease.ends)
+    /// Whether it keeps a lease over a restart by its wall clock alone.
+    pub(crate) fn has_no_quarantine(&self) -> bool {
+        self.make.quarantine_ms == 0
     }
 
     pub(crate) fn is_held(&self, now: u64) -> bool {
-        self.up && self.live(now).is_some()
+        self.up && self.memory.lock.live_count(self.now(now).mono) > 0
+    }
+
+    /// Whether nobody has a lease here but `owner`, and nobody waits.
+    pub(crate) fn is_clear_but_for(&self, owner: Option<OwnerId>) -> bool {
+        let is_owner = |holder: Holder<'_>| {
+            owner.is_some_and(|owner| *holder.owner.bytes() == *owner.to_string().as_bytes())
+        };
+        self.waiters() == 0 && self.memory.lock.holders().all(is_owner)
     }
 
     pub(crate) fn waiters(&self) -> usize {
-        self.queue.len()
+        self.memory.room.len()
     }
 
     pub(crate) fn grants(&self, now: u64) -> bool {
-        self.up && self.mono(now) >= self.grants_from
+        self.up && self.now(now).mono >= self.memory.grants_from
     }
 
-    /// A crash: the queue is lost, and without its memory everything else, too. Returns whom the end of its connection
+    /// A crash: the queue is lost, and without its disk everything else, too. Returns whom the end of its connection
     /// tells.
     pub(crate) fn crash(&mut self, forgets: bool) -> Vec<Msg> {
         self.up = false;
         if forgets {
-            (self.lease, self.counter, self.high, self.floor) = (None, 0, 0, 0);
+            self.disk = Disk::default();
         }
-        self.queue.drain(..).map(|waiter| waiter.msg).collect()
+        let waiters = self.memory.room.take_db(None);
+        self.memory = Memory::new(self.make.source);
+        waiters.into_iter().map(|(_, waiter)| waiter.handle).collect()
     }
 
-    pub(crate) fn restart(&mut self, now: u64, forgot: bool) {
+    pub(crate) fn restart(&mut self, true_now: u64) {
         self.up = true;
-        if forgot && self.bug == Some(NodeBug::ForgetsAndGrants) {
+        let now = self.now(true_now);
+        let forgot = self.disk.lock.is_none();
+        if let Some(bytes) = &self.disk.issuer {
+            let (high, floor) = read_issuer(bytes).expect("what was written is read");
+            self.memory.issuer.restored(high, floor, now);
+        }
+        if let Some(bytes) = &self.disk.lock {
+            self.memory.lock = read_lock(bytes, now).expect("what was written is read");
+            self.memory.issuer.loaded(self.memory.lock.counter(), now);
+        }
+        if forgot && self.make.bug == Some(NodeBug::ForgetsAndGrants) {
             return;
         }
-        self.grants_from = self.mono(now) + self.quarantine_us;
-        if !self.dense {
-            self.floor = self.floor.max(self.high).max(self.wall(now)) + FLOOR_MARGIN_US;
+        self.raise_floor(now);
+        if self.make.quarantine_ms > 0 {
+            self.memory.grants_from = now.mono.plus_ms(self.make.quarantine_ms);
         }
+    }
+
+    fn raise_floor(&mut self, now: Now) {
+        let issuer = &mut self.memory.issuer;
+        match self.make.floor_margin_us {
+            None => issuer.raise_floor(now),
+            Some(margin) => {
+                let wall = now.wall.micros();
+                let token = wall.max(issuer.high()).max(issuer.floor().token) + margin;
+                issuer.learn_floor(Floor { token, raised_at: wall }, now);
+            }
+        }
+    }
+
+    pub(crate) fn close(&mut self, msg: Msg, true_now: u64) {
+        self.closed.push(msg);
+        let gone: Vec<WaiterId> =
+            self.memory.waiting.iter().filter(|(of, _)| *of == msg).map(|(_, id)| *id).collect();
+        for id in gone {
+            self.memory.room.remove(id);
+            self.memory.room.watch(0, KEY, Some(self.now(true_now).mono));
+        }
+        self.memory.waiting.retain(|(of, _)| *of != msg);
+    }
+
+    /// One turn of the core at the lock, as the module takes it.
+    fn turn<R>(
+        &mut self,
+        now: Now,
+        answers: &mut Vec<(Msg, Reply)>,
+        work: impl FnOnce(&mut Turn<'_, Msg>) -> R,
+    ) -> R {
+        let Memory { issuer, lock, room, waiting, grants_from } = &mut self.memory;
+        let (mut log, mut answered) = (Log::default(), Vec::new());
+        let queue = room.queue_mut(0, KEY);
+        let queued = queue.is_some();
+        let grants_from = *grants_from;
+        let result =
+            work(&mut Turn { lock, queue, issuer, now, grants_from, log: &mut log, answers: &mut answered });
+        if queued {
+            room.settle(0, KEY, &answered, |first| look_at(lock, first, grants_from, now));
+        }
+        for Answer { id, waiter, outcome } in answered {
+            waiting.retain(|(_, other)| *other != id);
+            answers.push((waiter.handle, reply(outcome)));
+        }
+        if !log.is_empty() {
+            self.write(now);
+        }
+        result
+    }
+
+    fn write(&mut self, now: Now) {
+        let (mut lock, mut issuer) = (Vec::new(), Vec::new());
+        write_lock(&mut lock, &self.memory.lock, now);
+        write_issuer(&mut issuer, &self.memory.issuer);
+        self.disk = Disk { lock: Some(lock), issuer: Some(issuer) };
     }
 
     /// An administrator's LOCK.BREAK.
-    pub(crate) fn break_lock(&mut self, now: u64) {
-        self.counter = self.next_token(now, 0);
-        self.high = self.high.max(self.counter);
-        self.lease = None;
+    pub(crate) fn break_lock(&mut self, true_now: u64, answers: &mut Vec<(Msg, Reply)>) {
+        let now = self.now(true_now);
+        self.turn(now, answers, |turn| turn.break_all()).expect("there are tokens left");
     }
 
-    pub(crate) fn close(&mut self, msg: Msg) {
-        self.queue.retain(|waiter| waiter.msg != msg);
-    }
-
-    fn base(&self, now: u64) -> u64 {
-        if self.dense { self.high } else { self.wall(now).max(self.floor) }
-    }
-
-    fn next_token(&self, now: u64, min: u64) -> u64 {
-        let base = if self.dense { 0 } else { self.base(now) };
-        (self.counter + 1).max(base).max(min)
-    }
-
-    fn grant(&mut self, now: u64, owner: OwnerId, min: u64) -> u64 {
-        let token = self.next_token(now, min);
-        self.counter = token;
-        self.high = self.high.max(token);
-        self.lease = Some(Lease { owner, token, ends: self.mono(now) + TTL_US as i64 });
-        token
-    }
-
-    fn raise(&mut self, min: u64) -> u64 {
-        let lease = self.lease.as_mut().expect("a live lease");
-        lease.token = lease.token.max(min);
-        self.counter = self.counter.max(lease.token);
-        self.high = self.high.max(lease.token);
-        lease.token
+    /// An administrator's DEL: whoever waits is told to ask again.
+    pub(crate) fn delete(&mut self, answers: &mut Vec<(Msg, Reply)>) {
+        self.memory.lock = Lock::default();
+        self.disk.lock = None;
+        for (_, waiter) in self.memory.room.take_key(0, KEY) {
+            answers.push((waiter.handle, reply(Outcome::LockLost)));
+        }
+        self.memory.waiting.clear();
     }
 
     /// Carries out a request. `None`: it waits. Answers to others that come of it are in `answers`.
     pub(crate) fn handle(
         &mut self,
-        now: u64,
+        true_now: u64,
         msg: Msg,
         command: Command,
         answers: &mut Vec<(Msg, Reply)>,
     ) -> Option<Reply> {
-        self.serve(now, answers);
-        let reply = match command {
+        let now = self.now(true_now);
+        match command {
             Command::Acquire { owner, min_token, wait_ms } => {
-                self.acquire(now, msg, owner, min_token, wait_ms)
+                let name = owner.to_string();
+                let mut request = Acquire::new(Owner::new(name.as_bytes())?, ttl());
+                request.mode = msg.mode;
+                request.min_token = min_token.and_then(Token::new);
+                request.wait = wait_ms.map(|ms| if ms == 0 { Wait::Forever } else { Wait::Ms(ms) });
+                self.acquire(now, msg, &request, answers)
             }
-            Command::Extend { owner, min_token } => Some(self.extend(now, owner, min_token)),
+            Command::Extend { owner, min_token } => Some(self.extend(now, msg, owner, min_token, answers)),
             Command::Release { owner } => {
-                let held = self.live(now).is_some_and(|lease| lease.owner == owner);
-                if held {
-                    self.lease = None;
-                }
-                Some(Reply::Done(held))
+                let name = owner.to_string();
+                let owner = Owner::new(name.as_bytes())?;
+                Some(Reply::Done(self.turn(now, answers, |turn| turn.release(owner))))
             }
             Command::Look => Some(Reply::Standing(self.standing(now))),
-        };
-        self.serve(now, answers);
-        reply
-    }
-
-    fn too_far(&self, now: u64, min: Option<u64>) -> bool {
-        min.is_some_and(|min| min > (self.base(now) + PROPOSAL_AHEAD_US).max(self.counter))
+        }
     }
 
     fn acquire(
         &mut self,
-        now: u64,
+        now: Now,
+        msg: Msg,
+        request: &Acquire<'_>,
+        answers: &mut Vec<(Msg, Reply)>,
+    ) -> Option<Reply> {
+        let beside = self.make.bug == Some(NodeBug::WriterBesideReaders)
+            && msg.mode == Mode::Exclusive
+            && self.memory.lock.mode() == Mode::Shared;
+        if beside {
+            self.memory.lock = forgot_its_holders(&self.memory.lock, now);
+        }
+        match self.turn(now, answers, |turn| turn.acquire(request)) {
+            Ok(Acquired::Granted(grant)) => Some(Reply::Granted { token: grant.token.get() }),
+            Err(refusal) => Some(Reply::Failed(failure(&refusal))),
+            Ok(Acquired::Busy) => {
+                let until = match request.wait {
+                    Some(Wait::Forever) => None,
+                    Some(Wait::Ms(ms)) => Some(now.mono.plus_ms(ms)),
+                    None => return Some(Reply::Standing(self.standing(now))),
+                };
+                if !self.closed.contains(&msg) {
+                    self.enqueue(now, msg, request, until);
+                }
+                None
+            }
+        }
+    }
+
+    fn enqueue(&mut self, now: Now, msg: Msg, request: &Acquire<'_>, until: Option<Instant>) {
+        let waiter = Waiter {
+            owner: request.owner.bytes().into(),
+            ttl: request.ttl,
+            mode: request.mode,
+            min_token: request.min_token,
+            with_info: true,
+            since: now.mono,
+            until,
+            client_id: 0,
+            handle: msg,
+        };
+        let Memory { lock, room, waiting, grants_from, .. } = &mut self.memory;
+        let id = room.enqueue(0, KEY, waiter, |first| look_at(lock, first, *grants_from, now));
+        waiting.push((msg, id));
+    }
+
+    fn extend(
+        &mut self,
+        now: Now,
         msg: Msg,
         owner: OwnerId,
         min: Option<u64>,
-        wait_ms: Option<u64>,
-    ) -> Option<Reply> {
-        if self.too_far(now, min) {
-            return Some(Reply::Failed(Failure::new(FailureKind::TooFarAhead, "too far ahead")));
-        }
-        let min = min.unwrap_or(0);
-        if self.live(now).is_some_and(|lease| lease.owner == owner) {
-            let ends = self.mono(now) + TTL_US as i64;
-            let token = self.raise(min);
-            let lease = self.lease.as_mut().expect("a live lease");
-            lease.ends = lease.ends.max(ends);
-            return Some(Reply::Granted { token });
-        }
-        let quarantined = self.mono(now) < self.grants_from;
-        if quarantined && wait_ms.is_none() && self.live(now).is_none() && self.queue.is_empty() {
-            return Some(Reply::Failed(Failure::new(FailureKind::Refused, "quarantine")));
-        }
-        if self.live(now).is_none() && self.queue.is_empty() && !quarantined {
-            return Some(Reply::Granted { token: self.grant(now, owner, min) });
-        }
-        let Some(wait_ms) = wait_ms else { return Some(Reply::Standing(self.standing(now))) };
-        let until = (wait_ms > 0).then(|| self.mono(now) + wait_ms as i64 * 1000);
-        self.queue.push_back(Waiter { msg, owner, min, until });
-        None
-    }
-
-    fn extend(&mut self, now: u64, owner: OwnerId, min: Option<u64>) -> Reply {
-        if self.too_far(now, min) {
-            return Reply::Failed(Failure::new(FailureKind::TooFarAhead, "too far ahead"));
-        }
-        if self.live(now).is_some_and(|lease| lease.owner == owner) {
-            self.raise(min.unwrap_or(0));
-            let ends = self.mono(now) + TTL_US as i64;
-            self.lease.as_mut().expect("a live lease").ends = ends;
-            return Reply::Done(true);
+        answers: &mut Vec<(Msg, Reply)>,
+    ) -> Reply {
+        let name = owner.to_string();
+        let Some(owner) = Owner::new(name.as_bytes()) else { return Reply::Done(false) };
+        let min_token = min.and_then(Token::new);
+        match self.turn(now, answers, |turn| turn.extend(owner, ttl(), min_token)) {
+            Ok(true) => return Reply::Done(true),
+            Ok(false) => {}
+            Err(refusal) => return Reply::Failed(failure(&refusal)),
         }
         let bug = match min {
             Some(_) => NodeBug::ExtendReacquiresInConfirm,
             None => NodeBug::ExtendReacquiresInRenewal,
         };
-        if self.bug == Some(bug) && self.live(now).is_none() && self.queue.is_empty() && self.grants(now) {
-            self.grant(now, owner, min.unwrap_or(0));
-            return Reply::Done(true);
+        if self.make.bug != Some(bug) {
+            return Reply::Done(false);
         }
-        Reply::Done(false)
+        let request = Acquire { min_token, mode: msg.mode, ..Acquire::new(owner, ttl()) };
+        let granted = self.turn(now, answers, |turn| turn.acquire(&request));
+        Reply::Done(matches!(granted, Ok(Acquired::Granted(_))))
     }
 
-    fn standing(&self, now: u64) -> Standing {
-        Standing {
-            owner: self.live(now).map(|lease| lease.owner.to_string().into_bytes()),
-            ttl_ms: self.live(now).map_or(0, |lease| (lease.ends - self.mono(now)) as u64 / 1000),
-            waiters: self.queue.len() as u64,
-        }
+    fn standing(&self, now: Now) -> Standing {
+        let queue = self.memory.room.queue(0, KEY);
+        stands(standing(Some(&self.memory.lock), queue, now.mono))
     }
 
     /// Grants the lock to the head of the queue if it is free, and answers those whose time is over.
-    pub(crate) fn serve(&mut self, now: u64, answers: &mut Vec<(Msg, Reply)>) {
-        let mono = self.mono(now);
-        if self.queue.is_empty() {
-            return;
+    pub(crate) fn serve(&mut self, true_now: u64, answers: &mut Vec<(Msg, Reply)>) {
+        let now = self.now(true_now);
+        if !self.memory.room.overdue_locks(now.mono, 1).is_empty() {
+            self.turn(now, answers, |turn| turn.serve_queue());
         }
-        let standing = self.standing(now);
-        self.queue.retain(|waiter| {
-            let over = waiter.until.is_some_and(|until| until <= mono);
-            if over {
-                answers.push((waiter.msg, Reply::Standing(standing.clone())));
-            }
-            !over
-        });
-        if mono < self.grants_from {
-            return;
-        }
-        while let Some(front) = self.queue.front() {
-            let (owner, min) = (front.owner, front.min);
-            let token = match self.live(now) {
-                Some(lease) if lease.owner == owner => self.raise(min),
-                Some(_) => return,
-                None => self.grant(now, owner, min),
-            };
-            // Every queued request of that owner is answered.
-            self.queue.retain(|waiter| {
-                let answered = waiter.owner == owner;
-                if answered {
-                    answers.push((waiter.msg, Reply::Granted { token }));
-                }
-                !answered
-            });
+        while let Some((_, waiter)) =
+            self.memory.room.overdue_waiter(now.mono).and_then(|id| self.memory.room.remove(id))
+        {
+            self.memory.waiting.retain(|(msg, _)| *msg != waiter.handle);
+            self.memory.room.watch(0, KEY, Some(now.mono));
+            answers.push((waiter.handle, Reply::Standing(self.standing(now))));
         }
     }
 
     /// The next time at which something happens by itself.
     pub(crate) fn wakes_at(&self, now: u64) -> Option<u64> {
-        if self.queue.is_empty() {
-            return None;
-        }
-        let free = self.live(now).map_or(self.grants_from, |lease| lease.ends.max(self.grants_from));
-        let waits = self.queue.iter().filter_map(|waiter| waiter.until).min().unwrap_or(i64::MAX);
-        Some(self.true_time(free.min(waits)).max(now + 1))
+        self.memory.room.next_due().map(|due| self.true_time(due).max(now + 1))
     }
+}
+
+fn ttl() -> Ttl {
+    Ttl::from_ms(TTL_US / 1000).expect("a lease in range")
+}
+
+/// When the queue must be looked at again, of which the first asks for `first`.
+fn look_at(lock: &Lock, first: Mode, grants_from: Instant, now: Now) -> Instant {
+    let at = lock.fits_from(first, now.mono).max(grants_from);
+    if at > now.mono { at } else { now.mono.plus_ms(1_000) }
+}
+
+/// The same lock, its counter kept, without those who hold it.
+fn forgot_its_holders(lock: &Lock, now: Now) -> Lock {
+    let mut lock = lock.clone();
+    lock.apply(&Event::Broken { counter: lock.counter(), at: now.mono });
+    lock
+}
+
+fn stands(standing: CoreStanding) -> Standing {
+    Standing { owner: standing.owner.map(Vec::from), ttl_ms: standing.ttl_ms, waiters: standing.waiters }
+}
+
+fn reply(outcome: Outcome) -> Reply {
+    match outcome {
+        Outcome::Granted(grant) => Reply::Granted { token: grant.token.get() },
+        Outcome::NotGranted(standing) => Reply::Standing(stands(standing)),
+        Outcome::Refused(refusal) => Reply::Failed(failure(&refusal)),
+        Outcome::LockLost | Outcome::Demoted => {
+            Reply::Failed(Failure::new(FailureKind::AskAgain, "the key has gone"))
+        }
+    }
+}
+
+/// What the client makes of the server's error line.
+fn failure(refusal: &Refusal) -> Failure {
+    let kind = match refusal {
+        Refusal::ProposalTooFarAhead { .. } => FailureKind::TooFarAhead,
+        Refusal::Quarantine { .. } | Refusal::QueueFull { .. } => FailureKind::Refused,
+        _ => FailureKind::Fatal,
+    };
+    Failure::new(kind, refusal.line(KEY))
 }

@@ -2,11 +2,12 @@
 
 use lockfence_core::clock::Instant;
 
-use super::{Attempt, Head, Patience, Phase, Queued, joined};
+use super::ending::joined;
+use super::{Attempt, Head, Patience, Phase, Queued};
 use crate::quorum::give_back::Trace;
 use crate::quorum::planted::Bug;
 use crate::quorum::round::{Ballot, Round};
-use crate::quorum::{Command, Failure, FailureKind, PerNode, Reply, Standing, Turn};
+use crate::quorum::{Command, Failure, FailureKind, NodeId, OwnerId, PerNode, Reply, Standing, Turn};
 
 /// How often the head of the queue repeats a round in which nobody won, before it gives way.
 const SPLITS_MAX: u32 = 3;
@@ -63,12 +64,15 @@ impl Attempt {
         }
         match queued.probe {
             Some((_, by)) if by <= now => self.missed(turn, Failure::timed_out()),
-            None if queued.probe_at <= now && !self.settings.planted.is(Bug::NotProbed) => {
+            None if queued.probe_at <= now => {
+                queued.probe_at = now.plus_us(turn.jittered(pause_us));
+                if self.settings.planted.is(Bug::NotProbed) {
+                    return;
+                }
                 let by = self.settings.node_deadline(now);
                 // The owner's own lease comes back if it was granted meanwhile; else nothing happens.
                 let command = Command::Acquire { owner: queued.owner, min_token: None, wait_ms: None };
                 queued.probe = Some((self.out.send(queued.node, command, Some(by)), by));
-                queued.probe_at = now.plus_us(turn.jittered(pause_us));
             }
             Some(_) | None => {}
         }
@@ -151,16 +155,26 @@ impl Attempt {
             true => Trace::Lease,
             false => Trace::Nothing,
         });
-        self.phase = Phase::Head(Head {
-            node: queued.node,
-            owner: queued.owner,
-            round: None,
-            retry_at: turn.mono(),
-            pause_us: (self.settings.node_timeout_us / 16).max(1_000),
-            splits: 0,
-            traces,
-        });
+        self.phase = Phase::Head(self.head(queued.node, queued.owner, traces, turn.mono()));
         self.head_round(turn, true);
+    }
+
+    /// A try that was lost, but has the queue node: it need not queue there any more.
+    pub(super) fn stay(&mut self, turn: &mut Turn<'_>, node: NodeId, round: &Round) {
+        let mut head = self.head(node, round.owner(), round.traces(), turn.mono());
+        self.pause_head(turn, &mut head);
+        self.phase = Phase::Head(head);
+    }
+
+    fn head(&self, node: NodeId, owner: OwnerId, traces: PerNode<Trace>, retry_at: Instant) -> Head {
+        let pause_us = (self.settings.node_timeout_us / 16).max(1_000);
+        Head { node, owner, round: None, retry_at, pause_us, splits: 0, traces }
+    }
+
+    fn pause_head(&self, turn: &mut Turn<'_>, head: &mut Head) {
+        head.retry_at = turn.mono().plus_us(turn.jittered(head.pause_us));
+        let longest = self.settings.node_timeout_us.min(HEAD_PAUSE_MAX_US);
+        head.pause_us = head.pause_us.saturating_mul(2).min(longest);
     }
 
     /// A round at all nodes under the owner that queued. What the queue granted does not count: that lease began before
@@ -185,9 +199,7 @@ impl Attempt {
             self.give_back(head.owner, &head.traces, turn.mono());
             return if lost_place { self.queue(turn) } else { self.pause(turn) };
         }
-        head.retry_at = turn.mono().plus_us(turn.jittered(head.pause_us));
-        let longest = self.settings.node_timeout_us.min(HEAD_PAUSE_MAX_US);
-        head.pause_us = head.pause_us.saturating_mul(2).min(longest);
+        self.pause_head(turn, &mut head);
         self.phase = Phase::Head(head);
     }
 }

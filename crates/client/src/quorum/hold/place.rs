@@ -1,0 +1,46 @@
+//! One node, as a lock that is held sees it: what it has proven, what it was asked, who has the lock there instead.
+
+use lockfence_core::clock::Instant;
+
+use crate::quorum::{Failure, SendId};
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Lease {
+    /// Held since that prolongation, proven until then.
+    Held { since: u64, proven: Instant },
+    /// Not held, as far as is known.
+    Missing,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ask {
+    Extend,
+    TopUp,
+    Look,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Open {
+    pub(super) id: SendId,
+    pub(super) ask: Ask,
+    pub(super) sent: Instant,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Place {
+    pub(super) lease: Lease,
+    pub(super) open: Vec<Open>,
+    /// Whether an ACQUIRE may still be on its way.
+    pub(super) loose: bool,
+    /// Who has it there instead.
+    pub(super) named: Option<Vec<u8>>,
+    pub(super) failure: Option<Failure>,
+}
+
+impl Place {
+    pub(super) fn prove(&mut self, until: Instant) {
+        if let Lease::Held { proven, .. } = &mut self.lease {
+            *proven = until.max(*proven);
+        }
+    }
+}
