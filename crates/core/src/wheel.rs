@@ -8,7 +8,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use crate::clock::Instant;
-use crate::codec::{Reader, put_bytes, put_number};
+use crate::codec::{NUMBER_BYTES_MAX, Reader, put_bytes, put_number};
 
 /// A tick is 2^17 µs, about 131 ms: 32 bits of them last for 17 years after the clock began.
 const TICK_BITS: u32 = 17;
@@ -74,7 +74,7 @@ impl Chunk {
     }
 
     fn has_room(&self, key: &[u8]) -> bool {
-        self.bytes.len().saturating_add(key.len()) < CHUNK_BYTES
+        self.bytes.len().saturating_add(key.len()) <= CHUNK_BYTES - 2 * NUMBER_BYTES_MAX
     }
 
     fn push(&mut self, key: &[u8]) {
@@ -113,7 +113,12 @@ impl Wheel {
     /// Files a key to be looked at soon after `due`.
     pub fn file(&mut self, db: u32, key: &[u8], due: Instant) -> Filed {
         let tick = Tick::of(due);
-        let chunks = self.ticks.entry((tick, look_up(&self.first_number, db))).or_default();
+        let place = (tick, look_up(&self.first_number, db));
+        let chunks = match self.ticks.last_entry() {
+            // Most are filed as far ahead as can be: no search.
+            Some(last) if *last.key() == place => last.into_mut(),
+            _ => self.ticks.entry(place).or_default(),
+        };
         if !chunks.last().is_some_and(|chunk| chunk.has_room(key)) {
             // The first one may stay small.
             let capacity = if chunks.is_empty() { 0 } else { CHUNK_BYTES };

@@ -45,6 +45,9 @@ impl core::fmt::Display for Corrupt {
     }
 }
 
+/// Bytes of the longest number.
+pub(crate) const NUMBER_BYTES_MAX: usize = 10;
+
 /// Appends a number: 7 bits a byte, lowest first, the high bit set on all but the last.
 pub fn put_number(out: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {

@@ -25,7 +25,6 @@ const FALLBACK_LOOK_MS: u64 = 1_000;
 #[derive(Default)]
 struct Record {
     lock: Lock,
-    filed: Filed,
 }
 
 /// A data set as a file: the aux part, and each record.
@@ -151,7 +150,7 @@ impl Server {
     fn file(&mut self, at: Name, record: &mut Record, now: Now) {
         let idle = record.lock.last_end().plus_ms(IDLE_TTL_MS);
         let due = idle.max(now.mono.plus_ms(LOOK_SOONEST_MS));
-        record.filed = self.wheel.file(at.db, &at.bytes(), due);
+        record.lock.filed = self.wheel.file(at.db, &at.bytes(), due);
     }
 
     fn tell(&mut self, id: u64, outcome: Outcome) {
@@ -233,7 +232,7 @@ impl Server {
     fn look_at_record(&mut self, at: Name, filed: Filed, now: Now) {
         let Some(mut record) = self.records.remove(&at) else { return };
         let idle = record.lock.free_since(now.mono).is_some_and(|at| now.mono.since_ms(at) >= IDLE_TTL_MS);
-        if record.filed == filed {
+        if record.lock.filed == filed {
             if idle && self.room.queue(at.db, &at.bytes()).is_none() {
                 self.dropped.push(at);
                 self.sent.push(Sent::Del(at));
@@ -298,7 +297,7 @@ impl Server {
     }
 
     fn put(&mut self, at: Name, lock: Lock, now: Now) {
-        let mut record = Record { lock, filed: Filed::default() };
+        let mut record = Record { lock };
         self.file(at, &mut record, now);
         self.records.insert(at, record);
     }
