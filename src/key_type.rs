@@ -6,6 +6,7 @@
 use std::ffi::{c_char, c_int, c_void};
 
 use lockfence_core::fence::Fence;
+use lockfence_core::ids::Mode;
 use lockfence_core::lock::Lock;
 use redis_module::raw;
 
@@ -39,6 +40,7 @@ pub(crate) fn register(ctx: Ctx) -> Option<Kinds> {
     lock.aof_rewrite = Some(persistence::rewrite_lock);
     lock.digest = Some(digest_lock);
     lock.free = Some(free_lock);
+    lock.free_effort = Some(lock_free_effort);
     lock.unlink2 = Some(unlink_lock);
     lock.mem_usage2 = Some(lock_memory);
     lock.defrag = Some(defrag_lock);
@@ -81,6 +83,12 @@ unsafe extern "C" fn free_lock(value: *mut c_void) {
     guard(|| drop(unsafe { Box::from_raw(value.cast::<LockRecord>()) }));
 }
 
+/// A lock with many holders is freed in the background, as any large value, where the server is asked to.
+unsafe extern "C" fn lock_free_effort(_key: *mut raw::RedisModuleString, value: *const c_void) -> usize {
+    // SAFETY: the server passes a value of this type.
+    unsafe { &*value.cast::<LockRecord>() }.lock.holder_count().max(1)
+}
+
 unsafe extern "C" fn free_fence(value: *mut c_void) {
     // SAFETY: as above.
     guard(|| drop(unsafe { Box::from_raw(value.cast::<FenceRecord>()) }));
@@ -97,7 +105,7 @@ unsafe extern "C" fn unlink_lock(ctx: *mut raw::RedisModuleKeyOptCtx, value: *co
         let key = name.bytes();
         waiters::lose_key(db, key);
         let at = CommandTime::now();
-        let unlinked = Unlinked { at, db, key: key.to_vec(), lock: record.lock.clone() };
+        let unlinked = Unlinked { at, db, key: key.to_vec(), past: record.lock.past() };
         let first = state::with(|state| {
             state.remember_unlinked(unlinked);
             state.unlinked.len() == 1
@@ -176,6 +184,9 @@ unsafe extern "C" fn digest_lock(md: *mut raw::RedisModuleDigest, value: *mut c_
             let owner = holder.owner.bytes();
             api!(RedisModule_DigestAddStringBuffer(md, owner.as_ptr().cast::<c_char>(), owner.len()));
             number(holder.token);
+            if let Mode::Limit(n) = holder.mode {
+                number(u64::from(n));
+            }
             number(holder.lease.length_ms);
         }
         api!(RedisModule_DigestEndSequence(md));

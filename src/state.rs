@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 
 use lockfence_core::clock::{Instant, Now};
 use lockfence_core::codec::Log;
-use lockfence_core::lock::Lock;
+use lockfence_core::lock::Past;
 use lockfence_core::planted::{self, Bug};
 use lockfence_core::queue::WaiterId;
 use lockfence_core::room::Room;
@@ -50,7 +50,7 @@ pub(crate) struct Unlinked {
     pub(crate) at: CommandTime,
     pub(crate) db: u32,
     pub(crate) key: Vec<u8>,
-    pub(crate) lock: Lock,
+    pub(crate) past: Past,
 }
 
 /// Everything.
@@ -62,7 +62,7 @@ pub(crate) struct State {
     /// Which waiter a blocked client is.
     pub(crate) waiting: HashMap<Blocked, WaiterId>,
     /// Grants whose reply has not gone out yet.
-    pub(crate) in_delivery: Vec<Rc<Delivered>>,
+    pub(crate) in_delivery: VecDeque<Rc<Delivered>>,
     /// Grants that nobody has received: to be given back.
     pub(crate) returns: Vec<Rc<Delivered>>,
     /// When that is tried again, after the server has refused it.
@@ -108,7 +108,7 @@ static STATE: LazyLock<MainThread> = LazyLock::new(|| {
         issuer: Issuer::new(TokenSource::Clock),
         room: Room::default(),
         waiting: HashMap::new(),
-        in_delivery: Vec::new(),
+        in_delivery: VecDeque::new(),
         returns: Vec::new(),
         returns_from: Instant::from_micros(0),
         wheel: Wheel::default(),
@@ -166,13 +166,13 @@ impl State {
     }
 
     /// The lock that stood at a key until the command that is running deleted it.
-    pub(crate) fn stood(&self, db: u32, key: &[u8], now: CommandTime) -> Option<&Lock> {
+    pub(crate) fn stood(&self, db: u32, key: &[u8], now: CommandTime) -> Option<Past> {
         let same_command = |old: &&Unlinked| old.at == now;
         self.unlinked
             .iter()
             .filter(same_command)
             .rfind(|old| old.db == db && old.key == key)
-            .map(|old| &old.lock)
+            .map(|old| old.past)
     }
 
     /// Remembers a lock that is being deleted.

@@ -109,7 +109,7 @@ fn delivered(db: u32, key: &Rc<[u8]>, owner: &[u8], token: u64) -> Rc<Delivered>
     state::with(|state| {
         state.stats.grants = state.stats.grants.saturating_add(1);
         state.stats.handovers = state.stats.handovers.saturating_add(1);
-        state.in_delivery.push(Rc::clone(&grant));
+        state.in_delivery.push_back(Rc::clone(&grant));
     });
     grant
 }
@@ -248,7 +248,10 @@ pub(crate) fn done_with(ctx: Ctx, delivery: Delivery) {
         if Rc::strong_count(&grant) > 2 {
             return; // another reply of this grant is still to go out
         }
-        state.in_delivery.retain(|other| !Rc::ptr_eq(other, &grant));
+        // Replies go out in the order of the grants: it is the first, or nearly.
+        if let Some(place) = state.in_delivery.iter().position(|other| Rc::ptr_eq(other, &grant)) {
+            state.in_delivery.remove(place);
+        }
         if !grant.told.get() {
             state.returns.push(grant);
         }

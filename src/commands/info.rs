@@ -43,7 +43,7 @@ pub(crate) fn run(call: &Call<'_>) -> Result<(), Failure> {
 
 fn summary(ctx: Ctx, lock: &Lock, queue: Option<&Queue<Blocked>>, now: Instant) {
     let held = lock.live_count(now);
-    let first = lock.live(now).next();
+    let first = lock.first_live(now);
     let field = |name: &str| ctx.reply_bytes(name.as_bytes());
     field("state");
     field(if held > 0 { "held" } else { "free" });

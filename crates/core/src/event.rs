@@ -17,7 +17,8 @@ pub struct Lease {
 /// One change of one lock.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event<'a> {
-    /// A lease began. In exclusive mode whatever lease the record still showed is over.
+    /// A lease began. Whatever lease the record still showed is over, but for those that this one joins: holders of the
+    /// same mode, SHARED or LIMIT.
     Granted {
         /// The new holder.
         owner: &'a [u8],

@@ -6,6 +6,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::clock::Instant;
+use crate::crowd::Crowd;
 use crate::event::Lease;
 use crate::ids::Mode;
 use crate::owner::{Form, OwnerName, Packed};
@@ -30,7 +31,16 @@ impl Holder<'_> {
     /// Whether the lease is live at `now`: while now is before its end.
     #[must_use]
     pub fn live(&self, now: Instant) -> bool {
-        now < self.lease.ends || (planted::is(Bug::LeaseEndInclusive) && now == self.lease.ends)
+        over_by(now) < self.lease.ends
+    }
+}
+
+/// The latest end of those leases that are over at `now`.
+pub(crate) fn over_by(now: Instant) -> Instant {
+    if planted::is(Bug::LeaseEndInclusive) {
+        Instant::from_micros(now.micros().saturating_sub(1))
+    } else {
+        now
     }
 }
 
@@ -44,9 +54,16 @@ pub(crate) enum Holders {
     One { owner: Packed, term: Term },
     /// The same, with a name that does not pack.
     OneOfLongName { owner: Box<[u8]>, term: Term },
-    /// Any others.
+    /// Any others, a few, in the order of their tokens.
     Several(Vec<Full>),
+    /// More than a few.
+    Many(Box<Crowd>),
 }
+
+/// More than so many holders are kept as a crowd: up to here it is no less work to look them through.
+const FEW: usize = 64;
+/// A crowd of no more than this is kept as a few again.
+const FEW_AGAIN: usize = 32;
 
 /// When a holder was granted the lock, and its lease. Bytes, so that nothing is lost between them.
 #[derive(Clone, Copy, Debug)]
@@ -78,35 +95,36 @@ impl Term {
 /// A holder with all that there is to it.
 #[derive(Clone, Debug)]
 pub(crate) struct Full {
-    owner: Kept,
-    token: u64,
-    mode: Mode,
-    since: Instant,
-    lease: Lease,
+    pub(crate) owner: Kept,
+    pub(crate) token: u64,
+    pub(crate) mode: Mode,
+    pub(crate) since: Instant,
+    pub(crate) lease: Lease,
 }
 
-#[derive(Clone, Debug)]
-enum Kept {
+/// A name and its memory.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Kept {
     Packed(Packed),
     Long(Box<[u8]>),
 }
 
 impl Kept {
-    fn new(name: OwnerName<'_>) -> Self {
+    pub(crate) fn new(name: OwnerName<'_>) -> Self {
         match name.0 {
             Form::Packed(packed) => Self::Packed(packed),
             Form::Long(bytes) => Self::Long(bytes.into()),
         }
     }
 
-    const fn heap_bytes(&self) -> usize {
+    pub(crate) const fn heap_bytes(&self) -> usize {
         match self {
             Self::Packed(_) => 0,
             Self::Long(bytes) => bytes.len(),
         }
     }
 
-    fn name(&self) -> OwnerName<'_> {
+    pub(crate) fn name(&self) -> OwnerName<'_> {
         OwnerName(match self {
             Self::Packed(packed) => Form::Packed(*packed),
             Self::Long(bytes) => Form::Long(bytes),
@@ -120,7 +138,7 @@ impl Full {
         Self { owner: Kept::new(owner), token, mode, since, lease }
     }
 
-    fn holder(&self) -> Holder<'_> {
+    pub(crate) fn holder(&self) -> Holder<'_> {
         let Self { token, mode, since, lease, .. } = *self;
         Holder { owner: self.owner.name(), token, mode, since, lease }
     }
@@ -133,17 +151,23 @@ impl Default for Holders {
 }
 
 impl Holders {
-    /// All of them, in the order of their grants. `counter` is the lock's.
+    /// All of them, in the order of their tokens. `counter` is the lock's.
     pub(crate) fn iter(&self, counter: u64) -> impl DoubleEndedIterator<Item = Holder<'_>> {
         let several = if let Self::Several(several) = self { several.as_slice() } else { &[] };
-        self.sole(counter).into_iter().chain(several.iter().map(Full::holder))
+        let crowd = self.crowd().into_iter().flat_map(Crowd::iter);
+        self.sole(counter).into_iter().chain(several.iter().map(Full::holder)).chain(crowd)
+    }
+
+    /// Where there are many: questions about one of them are for the crowd.
+    pub(crate) fn crowd(&self) -> Option<&Crowd> {
+        if let Self::Many(crowd) = self { Some(crowd) } else { None }
     }
 
     fn sole(&self, counter: u64) -> Option<Holder<'_>> {
         let (name, term) = match self {
             Self::One { owner, term } => (Form::Packed(*owner), term),
             Self::OneOfLongName { owner, term } => (Form::Long(owner), term),
-            Self::None(_) | Self::Several(_) => return None,
+            Self::None(_) | Self::Several(_) | Self::Many(_) => return None,
         };
         let (since, lease) = (term.since(), term.lease());
         Some(Holder { owner: OwnerName(name), token: counter, mode: Mode::Exclusive, since, lease })
@@ -154,6 +178,7 @@ impl Holders {
             Self::None(_) => 0,
             Self::One { .. } | Self::OneOfLongName { .. } => 1,
             Self::Several(several) => several.len(),
+            Self::Many(crowd) => crowd.len(),
         }
     }
 
@@ -163,13 +188,25 @@ impl Holders {
             Self::None(since) => *since,
             Self::One { term, .. } | Self::OneOfLongName { term, .. } => term.lease().ends,
             Self::Several(several) => several.iter().map(|full| full.lease.ends).max().unwrap_or_default(),
+            Self::Many(crowd) => crowd.last_end(),
         }
     }
 
-    /// One more, after all others; the counter is at least its token from now on.
+    /// Takes note of the time: see [`Crowd::note`].
+    pub(crate) fn note(&mut self, now: Instant) {
+        if let Self::Many(crowd) = self {
+            crowd.note(now);
+        }
+    }
+
+    /// One more, of another name than all others; the counter is at least its token from now on.
     pub(crate) fn add(&mut self, holder: Holder<'_>, counter: &mut u64) {
         let before = *counter;
         *counter = before.max(holder.token);
+        if let Self::Many(crowd) = self {
+            crowd.insert(Full::new(holder));
+            return;
+        }
         if matches!(self, Self::None(_))
             && let Some(small) = Self::small(&holder, *counter)
         {
@@ -177,8 +214,8 @@ impl Holders {
             return;
         }
         let mut several = core::mem::take(self).in_full(before);
-        several.push(Full::new(holder));
-        *self = Self::Several(several);
+        put(&mut several, Full::new(holder));
+        *self = if several.len() > FEW { Self::Many(several.into()) } else { Self::Several(several) };
     }
 
     /// The small form of a lock's only holder, if there is one.
@@ -194,13 +231,16 @@ impl Holders {
     }
 
     fn in_full(self, counter: u64) -> Vec<Full> {
-        if let Self::Several(several) = self {
-            return several;
+        match self {
+            Self::Several(several) => several,
+            Self::Many(crowd) => crowd.into_vec(),
+            Self::None(_) | Self::One { .. } | Self::OneOfLongName { .. } => {
+                // Room for one: many semaphores have a single holder.
+                let mut several = Vec::with_capacity(1);
+                several.extend(self.sole(counter).map(Full::new));
+                several
+            }
         }
-        // Room for one: many semaphores have a single holder.
-        let mut several = Vec::with_capacity(1);
-        several.extend(self.sole(counter).map(Full::new));
-        several
     }
 
     /// Gives a holder another token and lease; nothing if it is not there. The counter is at least its token from now
@@ -221,24 +261,52 @@ impl Holders {
             }
             *self = Self::Several(core::mem::take(self).in_full(before));
         }
-        let Self::Several(several) = self else { return };
-        if let Some(full) = several.iter_mut().find(|full| full.owner.name() == owner) {
-            full.lease = lease;
-            full.token = token;
+        let changed = match self {
+            Self::Several(several) => match several.iter().position(|full| full.owner.name() == owner) {
+                Some(place) => {
+                    let full = several.remove(place);
+                    put(several, Full { token, lease, ..full });
+                    true
+                }
+                None => false,
+            },
+            Self::Many(crowd) => crowd.change(owner, token, lease),
+            Self::None(_) | Self::One { .. } | Self::OneOfLongName { .. } => false,
+        };
+        if changed {
             *counter = before.max(token);
         }
     }
 
-    /// Keeps those that `keep` says; if that is none, nobody holds the lock since `at`.
-    pub(crate) fn retain(&mut self, at: Instant, counter: u64, keep: impl Fn(&Holder<'_>) -> bool) {
-        if let Self::Several(several) = self {
-            several.retain(|full| keep(&full.holder()));
-        }
-        let none_left = match self.sole(counter) {
-            Some(sole) => !keep(&sole),
-            None => matches!(self, Self::Several(several) if several.is_empty()),
+    /// The holder of that name leaves; if it was the last one, nobody holds the lock since `at`.
+    pub(crate) fn remove(&mut self, owner: OwnerName<'_>, at: Instant, counter: u64) {
+        let none_left = match self {
+            Self::Several(several) => {
+                several.retain(|full| full.owner.name() != owner);
+                if several.len() < several.capacity() / 4 {
+                    several.shrink_to_fit();
+                }
+                several.is_empty()
+            }
+            Self::Many(crowd) => {
+                crowd.remove(owner);
+                if crowd.len() <= FEW_AGAIN {
+                    *self = Self::Several(core::mem::take(self).in_full(counter));
+                }
+                false
+            }
+            Self::None(_) | Self::One { .. } | Self::OneOfLongName { .. } => {
+                self.sole(counter).is_some_and(|sole| sole.owner == owner)
+            }
         };
         if none_left {
+            *self = Self::None(at);
+        }
+    }
+
+    /// All leave; nobody holds the lock since `at`.
+    pub(crate) fn clear(&mut self, at: Instant) {
+        if self.len() > 0 {
             *self = Self::None(at);
         }
     }
@@ -248,15 +316,26 @@ impl Holders {
         if let Self::OneOfLongName { owner, .. } = self { Some(owner) } else { None }
     }
 
-    /// Heap memory beyond the value's own size, in bytes.
+    /// Heap memory beyond the value's own size, in bytes; of a crowd, about as much.
     pub(crate) fn heap_bytes(&self) -> usize {
-        let long_names = match self {
+        match self {
             Self::None(_) | Self::One { .. } => 0,
             Self::OneOfLongName { owner, .. } => owner.len(),
-            Self::Several(several) => several.iter().map(|full| full.owner.heap_bytes()).sum(),
-        };
-        let array = if let Self::Several(several) = self { several.capacity() } else { 0 };
-        array.saturating_mul(size_of::<Full>()).saturating_add(long_names)
+            Self::Several(several) => {
+                let long_names: usize = several.iter().map(|full| full.owner.heap_bytes()).sum();
+                several.capacity().saturating_mul(size_of::<Full>()).saturating_add(long_names)
+            }
+            Self::Many(crowd) => crowd.heap_bytes(),
+        }
+    }
+}
+
+/// Puts a holder in its place, in the order of tokens. No two have one token.
+fn put(several: &mut Vec<Full>, full: Full) {
+    let place = several.partition_point(|other| other.token < full.token);
+    match several.get_mut(place) {
+        Some(other) if other.token == full.token => *other = full,
+        _ => several.insert(place, full),
     }
 }
 
@@ -297,7 +376,7 @@ mod tests {
         after(&[held(UUID, 6, Mode::Exclusive)], 7);
         after(&[held(UUID, 8, Mode::Shared)], 7);
         after(
-            &[held(b"a", 8, Mode::Exclusive), held(LONG, 3, Mode::Limit(2)), held(UUID, 9, Mode::Shared)],
+            &[held(b"a", 3, Mode::Exclusive), held(LONG, 8, Mode::Limit(2)), held(UUID, 9, Mode::Shared)],
             7,
         );
         let mut endless = held(b"a", 8, Mode::Exclusive);
@@ -317,7 +396,7 @@ mod tests {
                 all.change(OwnerName::new(name), token, lease, &mut counter);
                 assert_eq!(counter, raised);
                 assert!(all.iter(counter).eq([Holder { token, lease, ..before }]), "{all:?}");
-                all.retain(Instant::from_micros(1), counter, |holder| holder.owner != OwnerName::new(name));
+                all.remove(OwnerName::new(name), Instant::from_micros(1), counter);
                 assert!(all.len() == 0 && all.last_end() == Instant::from_micros(1));
             }
         }

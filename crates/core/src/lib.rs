@@ -14,6 +14,7 @@ extern crate alloc;
 
 pub mod clock;
 pub mod codec;
+mod crowd;
 pub mod error;
 pub mod event;
 pub mod fence;

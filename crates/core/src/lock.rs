@@ -9,7 +9,7 @@ use crate::clock::Instant;
 use crate::error::{Keeper, Refusal};
 use crate::event::Event;
 pub use crate::holders::Holder;
-use crate::holders::Holders;
+use crate::holders::{Holders, over_by};
 use crate::ids::{Mode, Token};
 use crate::owner::OwnerName;
 use crate::planted::{self, Bug};
@@ -31,6 +31,13 @@ pub struct Lock {
 /// A held lock is to cost no more than one and a half times the plain key: one allocation of 56 bytes, the most that a
 /// 64-byte chunk of malloc holds.
 const _: () = assert!(size_of::<Lock>() == 56);
+
+/// What is remembered of a lock that stood at a key, for a record that arrives in its place.
+#[derive(Clone, Copy, Debug)]
+pub struct Past {
+    counter: u64,
+    grants: u32,
+}
 
 impl PartialEq for Lock {
     fn eq(&self, other: &Self) -> bool {
@@ -59,7 +66,7 @@ impl Lock {
         self.holders().next_back().map_or(Mode::Exclusive, |holder| holder.mode)
     }
 
-    /// All holders in the record, also those whose lease is over.
+    /// All holders in the record, also those whose lease is over, in the order of their tokens.
     pub fn holders(&self) -> impl DoubleEndedIterator<Item = Holder<'_>> {
         self.holders.iter(self.counter)
     }
@@ -78,12 +85,23 @@ impl Lock {
     /// How many leases are live at `now`.
     #[must_use]
     pub fn live_count(&self, now: Instant) -> u64 {
-        self.live(now).fold(0, |count: u64, _| count.saturating_add(1))
+        let count =
+            self.holders.crowd().map_or_else(|| self.live(now).count(), |crowd| crowd.live_count(now));
+        u64::try_from(count).unwrap_or(u64::MAX)
+    }
+
+    /// The first of the holders whose lease is live at `now`.
+    #[must_use]
+    pub fn first_live(&self, now: Instant) -> Option<Holder<'_>> {
+        self.holders.crowd().map_or_else(|| self.live(now).next(), |crowd| crowd.first_live(now))
     }
 
     /// The holder of that name, if its lease is live at `now`.
     #[must_use]
     pub fn live_holder(&self, owner: &[u8], now: Instant) -> Option<Holder<'_>> {
+        if let Some(crowd) = self.holders.crowd() {
+            return crowd.find(OwnerName::new(owner)).filter(|holder| holder.live(now));
+        }
         let mut live = self.live(now).peekable();
         live.peek()?;
         let owner = OwnerName::new(owner);
@@ -93,29 +111,49 @@ impl Lock {
     /// When the next of the live leases ends: the earliest moment at which somebody who waits may be served.
     #[must_use]
     pub fn next_end(&self, now: Instant) -> Option<Instant> {
-        self.live(now).map(|holder| holder.lease.ends).min()
+        self.end_after(0, now)
     }
 
-    /// When a request of `mode` fits beside the holders, if all that happens until then is that leases end; `now` where
-    /// it fits already.
+    /// When a request of `mode` fits beside the holders at the earliest, if all that happens until then is that leases
+    /// end; `now` where it fits already. Where very many must end it may be said too early.
     #[must_use]
     pub fn fits_from(&self, mode: Mode, now: Instant) -> Instant {
         let in_the_way = mode.in_the_way(self.mode(), self.live_count(now));
-        let Some(others) = usize::try_from(in_the_way).ok().and_then(|count| count.checked_sub(1)) else {
-            return now;
-        };
+        let others = usize::try_from(in_the_way).ok().and_then(|count| count.checked_sub(1));
+        others.and_then(|others| self.end_after(others, now)).unwrap_or(now)
+    }
+
+    /// When the lease ends that ends after so many others of those that are live.
+    fn end_after(&self, others: usize, now: Instant) -> Option<Instant> {
+        if let Some(crowd) = self.holders.crowd() {
+            return crowd.end_after(others, now);
+        }
         let mut ends: Vec<Instant> = self.live(now).map(|holder| holder.lease.ends).collect();
         ends.sort_unstable();
-        ends.get(others).copied().unwrap_or(now)
+        ends.get(others).copied()
+    }
+
+    /// Some of the holders whose leases are over at `now`, at most so many.
+    #[must_use]
+    pub fn over(&self, now: Instant, most: usize) -> Vec<Box<[u8]>> {
+        let name = |holder: Holder<'_>| (*holder.owner.bytes()).into();
+        if let Some(crowd) = self.holders.crowd() {
+            return crowd.over(now, most).map(name).collect();
+        }
+        self.holders().filter(|holder| !holder.live(now)).take(most).map(name).collect()
+    }
+
+    /// Takes note of the time, so that looking at a lock with many holders need not find out twice whose lease is over.
+    /// It changes nothing that can be seen.
+    pub fn note(&mut self, now: Instant) {
+        self.holders.note(now);
     }
 
     /// Since when nobody holds the lock; `None` while a lease is live.
     #[must_use]
     pub fn free_since(&self, now: Instant) -> Option<Instant> {
-        if self.live(now).next().is_some() {
-            return None;
-        }
-        Some(self.last_end())
+        let last_end = self.last_end();
+        (self.holder_count() == 0 || last_end <= over_by(now)).then_some(last_end)
     }
 
     /// When the last lease in the record ends or ended.
@@ -145,7 +183,7 @@ impl Lock {
     pub fn check(&self, token: Token, now: Instant) -> Result<u64, Refusal> {
         let number = token.get();
         let stale_accepted = planted::is(Bug::StaleAccepted) && number < self.counter;
-        if number == self.counter || stale_accepted || self.live(now).any(|holder| holder.token == number) {
+        if number == self.counter || stale_accepted || self.is_live_token(number, now) {
             return Ok(self.counter);
         }
         if number > self.counter {
@@ -154,13 +192,25 @@ impl Lock {
         Err(Refusal::Stale { token, counter: self.counter, keeper: Keeper::Lock })
     }
 
+    fn is_live_token(&self, token: u64, now: Instant) -> bool {
+        if let Some(crowd) = self.holders.crowd() {
+            return crowd.with_token(token).is_some_and(|holder| holder.live(now));
+        }
+        self.live(now).any(|holder| holder.token == token)
+    }
+
     /// Carries out what was decided. Cannot fail: an event about a holder that is not there changes nothing.
     pub fn apply(&mut self, event: &Event<'_>) {
         let Self { counter, holders, .. } = self;
         match *event {
             Event::Granted { owner, token, mode, at, lease } => {
                 let owner = OwnerName::new(owner);
-                holders.retain(at, *counter, |holder| mode != Mode::Exclusive && holder.owner != owner);
+                let joins = |other: Holder<'_>| mode != Mode::Exclusive && other.mode.same_kind(mode);
+                if holders.iter(*counter).next().is_some_and(joins) {
+                    holders.remove(owner, at, *counter);
+                } else {
+                    holders.clear(at);
+                }
                 holders.add(Holder { owner, token, mode, since: at, lease }, counter);
                 self.grants = self.grants.saturating_add(1);
             }
@@ -168,11 +218,10 @@ impl Lock {
                 holders.change(OwnerName::new(owner), token, lease, counter);
             }
             Event::Ended { owner, at } => {
-                let owner = OwnerName::new(owner);
-                holders.retain(at, *counter, |holder| holder.owner != owner);
+                holders.remove(OwnerName::new(owner), at, *counter);
             }
             Event::Broken { counter: used_up, at } => {
-                holders.retain(at, *counter, |_| false);
+                holders.clear(at);
                 *counter = used_up.max(*counter);
             }
             Event::Snapshot(ref lock) => *self = Self { filed: self.filed, ..lock.clone() },
@@ -181,14 +230,19 @@ impl Lock {
 
     /// Joins the record that stood at this key before this one arrived there (RESTORE, RENAME, MOVE over a lock):
     /// the higher counter of the two stays, and an arriving lease that is the older one is dropped.
-    pub fn arrive_over(&mut self, stood: &Self) {
+    pub fn arrive_over(&mut self, stood: Past) {
         self.grants = self.grants.max(stood.grants);
         if self.counter >= stood.counter {
             return;
         }
-        let last_end = self.last_end();
-        self.holders.retain(last_end, self.counter, |holder| holder.token >= stood.counter);
+        self.holders.clear(self.last_end());
         self.counter = stood.counter;
+    }
+
+    /// What is to be remembered of it when its key goes.
+    #[must_use]
+    pub const fn past(&self) -> Past {
+        Past { counter: self.counter, grants: self.grants }
     }
 
     /// Says that the counter may not be the highest that this name has seen (the record came from elsewhere):

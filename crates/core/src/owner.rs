@@ -14,7 +14,7 @@ const DIGITS: usize = 32;
 const UUID: usize = 36;
 
 /// A name that needs no memory of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Packed {
     /// Up to 16 bytes as they are, then zeros.
     Plain { len: u8, bytes: [u8; ROOM] },

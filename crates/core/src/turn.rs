@@ -11,11 +11,15 @@ use crate::codec::Log;
 use crate::error::Refusal;
 use crate::event::{Event, Lease};
 use crate::ids::{Mode, Owner, Token};
-use crate::lock::{Holder, Lock};
+use crate::lock::Lock;
 use crate::planted::{self, Bug};
 use crate::queue::{Answer, Grant, Outcome, Queue, Standing, WaiterId};
 use crate::request::Acquire;
 use crate::token::Issuer;
+
+/// How many leases that are over a grant takes out of the record: where very many end together it is not one command
+/// that pays for all, and is told to replicas.
+const ENDED_AT_ONCE: usize = 100;
 
 /// What a command works with: the lock, its queue, and where the results go.
 #[derive(Debug)]
@@ -84,7 +88,7 @@ impl<H: Clone> Turn<'_, H> {
         if held {
             self.happen(&Event::Ended { owner: owner.bytes(), at: now });
         } else if planted::is(Bug::ReleaseByAnyone) {
-            self.end_holders(|_| true);
+            self.end(&self.lock.holders().map(|holder| (*holder.owner.bytes()).into()).collect::<Vec<_>>());
         }
         self.serve_queue();
         held
@@ -131,6 +135,7 @@ impl<H: Clone> Turn<'_, H> {
     /// Grants the lock to those at the head of the queue, as long as they fit. Called by every command, and by the
     /// timer at a deadline.
     pub fn serve_queue(&mut self) {
+        self.lock.note(self.now.mono);
         if self.now.mono < self.grants_from {
             return;
         }
@@ -184,8 +189,9 @@ impl<H: Clone> Turn<'_, H> {
     fn grant(&mut self, owner: &[u8], ttl: Ttl, mode: Mode, min: Option<Token>) -> Result<Grant, Refusal> {
         let token = self.issuer.next(self.lock, min, self.now)?;
         let at = self.now.mono;
-        if mode != Mode::Exclusive {
-            self.end_holders(|holder| !holder.live(at));
+        // A grant in another mode ends what the record still shows of holders in this one.
+        if self.lock.mode().same_kind(mode) && mode != Mode::Exclusive {
+            self.end(&self.lock.over(at, ENDED_AT_ONCE));
         }
         let lease = Lease { ends: at.plus_ms(ttl.ms()), length_ms: ttl.ms() };
         self.happen(&Event::Granted { owner, token: token.get(), mode, at, lease });
@@ -231,11 +237,9 @@ impl<H: Clone> Turn<'_, H> {
         }
     }
 
-    fn end_holders(&mut self, over: impl Fn(&Holder<'_>) -> bool) {
-        let over = self.lock.holders().filter(|holder| over(holder));
-        let owners: Vec<Box<[u8]>> = over.map(|holder| (*holder.owner.bytes()).into()).collect();
+    fn end(&mut self, owners: &[Box<[u8]>]) {
         for owner in owners {
-            self.happen(&Event::Ended { owner: &owner, at: self.now.mono });
+            self.happen(&Event::Ended { owner, at: self.now.mono });
         }
     }
 
@@ -253,7 +257,7 @@ impl<H: Clone> Turn<'_, H> {
 /// Who stands in the way at `lock`, as a reply tells it.
 #[must_use]
 pub fn standing<H>(lock: Option<&Lock>, queue: Option<&Queue<H>>, now: Instant) -> Standing {
-    let holder = lock.and_then(|lock| lock.live(now).next());
+    let holder = lock.and_then(|lock| lock.first_live(now));
     Standing {
         ttl_ms: lock.and_then(|lock| lock.next_end(now)).map_or(0, |ends| ends.left_ms(now)),
         owner: holder.map(|holder| (*holder.owner.bytes()).into()),

@@ -374,7 +374,7 @@ fn values_outside_their_bounds_are_refused() {
         read_lock(&out, NOW).map(drop)
     };
     let fine = || holder(b"a", 7, &[0], 1);
-    let shared = |owner: &[u8]| holder(owner, 7, &[1], 1);
+    let shared = |owner: &[u8]| holder(owner, u64::from(b'h' - owner[0]), &[1], 1);
     assert_eq!(record(7, &[fine()]), Ok(()));
     assert_eq!(record(7, &[shared(b"a"), shared(b"b")]), Ok(()));
     let table = [
@@ -384,10 +384,11 @@ fn values_outside_their_bounds_are_refused() {
         ("token", record(7, &[holder(b"a", 0, &[0], 1)])),
         ("owner", record(7, &[holder(b"", 7, &[0], 1)])),
         ("length", record(7, &[holder(&[b'a'; 513], 7, &[0], 1)])),
-        ("owner", record(7, &[shared(b"a"), shared(b"a")])),
+        ("owner", record(7, &[shared(b"a"), holder(b"a", 6, &[1], 1)])),
+        ("token", record(7, &[shared(b"a"), holder(b"b", 7, &[1], 1)])),
         ("mode", record(7, &[holder(b"a", 7, &[3], 1)])),
-        ("mode", record(7, &[fine(), holder(b"b", 7, &[0], 1)])),
-        ("mode", record(7, &[shared(b"a"), holder(b"b", 7, &[2, 1], 1)])),
+        ("mode", record(7, &[fine(), holder(b"b", 6, &[0], 1)])),
+        ("mode", record(7, &[shared(b"a"), holder(b"b", 6, &[2, 1], 1)])),
         ("limit", record(7, &[holder(b"a", 7, &[2, 0], 1)])),
         ("limit", record(7, &[holder(b"a", 7, &[2, 0xc1, 0x84, 0x3d], 1)])),
         ("lease", record(7, &[holder(b"a", 7, &[0], 0)])),

@@ -54,17 +54,21 @@ pub(super) fn read_lock_from(reader: &mut Reader<'_>, now: Now) -> Result<Lock, 
     Ok(Lock::from_parts(counter, grants, free_since, holders))
 }
 
-/// Holders of one lock hold it in one mode; each LIMIT has an n of its own.
+/// Holders of one lock hold it in one mode, each with a token of its own; each LIMIT has an n of its own. Memory grows with
+/// what is there, not with the number that is claimed.
 fn read_holders<'a>(reader: &mut Reader<'a>, counter: u64, now: Now) -> Result<Vec<Holder<'a>>, Corrupt> {
     let count = reader.number_in("number of holders", 0, u64::from(u32::MAX))?;
     let mut holders: Vec<Holder<'a>> = Vec::new();
-    let mut owners = BTreeSet::new();
+    let (mut owners, mut tokens) = (BTreeSet::new(), BTreeSet::new());
     for _ in 0..count {
         let owner = read_owner(reader)?;
         if !owners.insert(owner) {
             return Err(Corrupt::OutOfBounds("owner"));
         }
         let token = reader.number_in("token", 1, counter)?;
+        if !tokens.insert(token) {
+            return Err(Corrupt::OutOfBounds("token"));
+        }
         let mode = read_mode(reader)?;
         if holders.last().is_some_and(|other| mode == Mode::Exclusive || !other.mode.same_kind(mode)) {
             return Err(Corrupt::OutOfBounds("mode"));
