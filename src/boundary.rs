@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use redis_module::raw;
 
+use crate::arrivals;
 use crate::reply::Failure;
 use crate::server::{Blocked, Ctx, Level, Name, delivery, log_without_context};
 use crate::state;
@@ -145,6 +146,12 @@ pub(crate) unsafe extern "C" fn free_delivery(ctx: *mut raw::RedisModuleCtx, del
 /// The event loop's callback where the server does not tell commands apart.
 pub(crate) unsafe extern "C" fn forget_unlinked(_data: *mut c_void) {
     guard(|| state::with(|state| state.unlinked.clear()));
+}
+
+/// The callback at the end of a command in which a record has arrived.
+pub(crate) unsafe extern "C" fn command_done(ctx: *mut raw::RedisModuleCtx, _data: *mut c_void) {
+    // SAFETY: the server passes a context.
+    guard(|| arrivals::tell(unsafe { Ctx::new(ctx) }));
 }
 
 /// The timer's callback.

@@ -1,17 +1,17 @@
 //! What the server tells: roles, loads, flushes, swaps, its cron, and keys that change under the module's feet.
 //!
-//! Nothing is replicated here (a write made in some of these events reaches replicas in the wrong order). Keys are
-//! only put in order in ways that every replica does alike when it gets the same command.
+//! Nothing is replicated here: a write made in some of these events reaches replicas in the wrong order.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
 use lockfence_core::queue::Outcome;
 use redis_module::raw;
 
+use crate::arrivals;
 use crate::boundary::guard;
 use crate::clock;
 use crate::expiry;
-use crate::server::{CommandTime, Ctx, Key, Level, Name, Slot, api};
+use crate::server::{Ctx, Level, Name, api};
 use crate::state;
 use crate::waiters;
 
@@ -115,6 +115,7 @@ unsafe extern "C" fn swapped(
         state::with(|state| {
             state.issuer.names_changed();
             state.wheel.swap(first, second);
+            state.swap_arrived(first, second);
             state.unlinked.clear();
         });
     });
@@ -182,49 +183,12 @@ unsafe extern "C" fn key_event(
     guard(|| unsafe {
         let (ctx, name) = (Ctx::new(ctx), Name::new(key));
         match CStr::from_ptr(event).to_bytes() {
-            event @ (b"expire" | b"restore" | b"rename_to" | b"move_to") => settle_key(ctx, event, name),
-            b"del" | b"expired" | b"evicted" => forget_unlinked(ctx, name),
+            event @ (b"expire" | b"restore" | b"rename_to" | b"move_to") => {
+                arrivals::settle(ctx, event, name)
+            }
+            b"del" | b"expired" | b"evicted" => arrivals::forget(ctx, name),
             _ => {}
         }
     });
     raw::REDISMODULE_OK as c_int
-}
-
-/// A key has gone for good: what arrives there later, in a command of its own, finds nothing standing.
-fn forget_unlinked(ctx: Ctx, name: Name<'_>) {
-    let (db, key) = (ctx.db(), name.bytes());
-    state::with(|state| state.unlinked.retain(|old| old.db != db || old.key != key));
-}
-
-/// A lock carries no TTL of the server's: EXPIRE and the like do not touch a lease. A record that arrives under a name
-/// joins the one that stood there, and its counter may not be the highest of that name.
-fn settle_key(ctx: Ctx, event: &[u8], name: Name<'_>) {
-    let mut key = Key::untouched(ctx, name);
-    if !matches!(key.slot(), Slot::Lock(_)) {
-        return;
-    }
-    if key.expires_at_ms().is_some() {
-        key.set_expires_at_ms(None);
-    }
-    if event == b"expire" {
-        return;
-    }
-    let Slot::Lock(record) = key.slot() else { return };
-    let now = clock::now();
-    // While the AOF is read commands cannot be told apart. Then nothing is joined: a lease that arrives stays.
-    let loading = ctx.flags() & raw::REDISMODULE_CTX_FLAGS_LOADING != 0;
-    state::with(|state| {
-        let (db, bytes) = (ctx.db(), name.bytes());
-        if loading {
-            state.unlinked.clear();
-        }
-        if let Some(stood) = state.stood(db, bytes, CommandTime::now()) {
-            record.lock.arrive_over(stood);
-        }
-        state.unlinked.clear();
-        record.lock.mark_arrived();
-        state.file(db, bytes, record, now);
-    });
-    drop(key);
-    expiry::arm(ctx, now.mono);
 }

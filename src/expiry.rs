@@ -1,4 +1,5 @@
-//! The one timer: leases that end while somebody waits, waits that are over, records that are idle.
+//! The one timer: leases that end while somebody waits, waits that are over, records that are idle, and what is still to
+//! be told.
 //!
 //! Expiry itself is decided on access; the timer only wakes. It is keyed by the server's wall clock, so it is never
 //! set further than a second ahead, and the server's cron looks, too. Nothing is written here while the server must
@@ -17,7 +18,7 @@ use crate::boundary::timer_fired as timer_callback;
 use crate::server::{Ctx, Key, Name, Slot, Timer, avoid_replica_traffic};
 use crate::state;
 use crate::waiters::{self, Delivered};
-use crate::{clock, commands};
+use crate::{arrivals, clock, commands};
 
 /// The timer is set at most this far ahead, ms.
 const FARTHEST_MS: u64 = 1_000;
@@ -42,7 +43,9 @@ pub(crate) fn arm(ctx: Ctx, now: Instant) {
 fn set(ctx: Ctx, now: Instant, not_before: Instant) {
     state::with(|state| {
         let returns = (!state.returns.is_empty()).then_some(state.returns_from.max(now));
-        let due = [state.room.next_due(), state.wheel.next_due(), returns].into_iter().flatten().min();
+        let arrived = (!state.arrived.is_empty()).then_some(now);
+        let due = [state.room.next_due(), state.wheel.next_due(), returns, arrived];
+        let due = due.into_iter().flatten().min();
         let Some(due) = due else { return };
         let due = due.max(not_before).min(now.plus_ms(FARTHEST_MS));
         if state.timer.as_ref().is_some_and(|(_, set_for)| *set_for <= due) {
@@ -97,6 +100,7 @@ fn tick(ctx: Ctx) {
     let primary = primary || planted::is(Bug::ReplicaExpires);
     let may_write = primary && !loading && !avoid_replica_traffic();
     if may_write {
+        arrivals::tell(ctx);
         give_back(ctx, now);
         for place in state::with(|state| state.room.overdue_locks(now, LOCKS_AT_ONCE)) {
             hand_over(ctx, &place, now);
@@ -222,5 +226,6 @@ pub(crate) fn demoted() {
     state::with(|state| {
         state.replica = true;
         state.returns.clear();
+        state.arrived.clear();
     });
 }

@@ -4,6 +4,7 @@
 //! into the server's keys, replies, effects and timers. docs/ARCHITECTURE.md has the map.
 #![deny(unsafe_code)]
 
+mod arrivals;
 #[allow(unsafe_code, reason = "the boundary with C")]
 mod boundary;
 mod clock;

@@ -43,6 +43,8 @@ pub(crate) unsafe extern "C" fn load_lock(io: *mut raw::RedisModuleIO, version: 
         let place = unsafe { place_of(io) };
         let mut record = LockRecord { lock };
         state::with(|state| {
+            // A record is read before it takes its place: what is known to have been deleted was deleted earlier.
+            state.unlinked.clear();
             state.issuer.loaded(record.lock.counter(), now);
             if let Some((db, key)) = place {
                 state.file(db, key, &mut record, now);

@@ -53,6 +53,13 @@ pub(crate) struct Unlinked {
     pub(crate) past: Past,
 }
 
+/// A key at which a record has arrived, of which replicas and the AOF are still to be told.
+#[derive(Debug)]
+pub(crate) struct Arrived {
+    pub(crate) db: u32,
+    pub(crate) key: Box<[u8]>,
+}
+
 /// Everything.
 #[derive(Debug)]
 pub(crate) struct State {
@@ -76,6 +83,7 @@ pub(crate) struct State {
     /// The one timer, and when it fires at the latest.
     pub(crate) timer: Option<(Timer, Instant)>,
     pub(crate) unlinked: VecDeque<Unlinked>,
+    pub(crate) arrived: Vec<Arrived>,
     /// The floor that replicas have been told for certain.
     pub(crate) announced_floor: u64,
     /// Set while the module itself runs one of its internal commands.
@@ -116,6 +124,7 @@ static STATE: LazyLock<MainThread> = LazyLock::new(|| {
         grants_from: Instant::from_micros(i64::MIN),
         timer: None,
         unlinked: VecDeque::new(),
+        arrived: Vec::new(),
         announced_floor: 0,
         running_own: false,
         log: Log::default(),
@@ -181,5 +190,15 @@ impl State {
             self.unlinked.pop_front();
         }
         self.unlinked.push_back(unlinked);
+    }
+    /// Two databases have changed places.
+    pub(crate) fn swap_arrived(&mut self, first: u32, second: u32) {
+        for arrived in &mut self.arrived {
+            if arrived.db == first {
+                arrived.db = second;
+            } else if arrived.db == second {
+                arrived.db = first;
+            }
+        }
     }
 }

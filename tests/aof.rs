@@ -15,8 +15,8 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use durable::{
-    PATIENCE, Seen, acquire, acquire_and_release, aof_tail_file, copy_dir, look, rewrite_aof, ttl_ms, wire,
-    with_aof,
+    ARRIVALS, PATIENCE, Seen, acquire, acquire_and_release, aof_tail_file, arrive_over, copy_dir, look,
+    rewrite_aof, ttl_ms, wire, with_aof,
 };
 use lockfence_testkit::{Conn, Server, ServerKind, args, cmd, send, server_tests, wait_until};
 
@@ -374,6 +374,34 @@ server_tests! {
     /// F2, F4: and without one, where the locks are written as effects.
     fn a_rewrite_without_preamble_keeps_everything(kind: ServerKind) {
         rewritten(kind, "no");
+    }
+
+    /// A lease that was refused on arrival, because a newer lock stood there, does not come back with a restart.
+    fn a_lease_refused_on_arrival_stays_away_after_kill_9(kind: ServerKind) {
+        let server = with_aof(kind).start();
+        let all = |conn: &mut Conn| {
+            let mut seen = Vec::new();
+            for db in [1, 0] {
+                cmd!(conn, "SELECT", db).ok();
+                seen.extend(["lock", "onward", "old"].map(|key| {
+                    let kind = cmd!(conn, "TYPE", key).text();
+                    (kind == wire::LOCK).then(|| look(conn, key)).flatten()
+                }));
+            }
+            seen
+        };
+        for arrival in ARRIVALS {
+            let mut conn = server.connect();
+            let old = arrive_over(&mut conn, arrival);
+            let (before, digest) = (all(&mut conn), server.digest());
+            crash_and_restart(&server);
+            let mut conn = server.connect();
+            assert_eq!(all(&mut conn), before, "{}", arrival.0);
+            assert_eq!(server.digest(), digest, "{}", arrival.0);
+            if cmd!(conn, "EXISTS", "lock").int() == 1 {
+                assert!(cmd!(conn, "FENCE.CHECK", "lock", old).is_err(), "{}", arrival.0);
+            }
+        }
     }
 
     /// F2: an AOF without a preamble has no aux data; with all locks deleted, tokens still rise.

@@ -469,6 +469,61 @@ server_tests! {
         assert!(cmd!(conn, "LOCK.ACQUIRE", "L", "next", LONG_MS).token() > new);
     }
 
+    /// Data that an earlier command wrote over the lock is no lock: what is restored over it arrives as it is, also in the
+    /// same turn of the event loop or the same transaction. So does what is renamed, but in a transaction, and on a server
+    /// that does not tell commands of one turn apart: there the two are one step over the lock.
+    fn a_record_that_arrives_over_data_joins_nothing(kind: ServerKind) {
+        let server = Server::start(kind);
+        let mut conn = server.connect();
+        let old = cmd!(conn, "LOCK.ACQUIRE", "old", "o", LONG_MS).token();
+        let dump = cmd!(conn, "DUMP", "old").bytes().to_vec();
+        for (restore, transaction) in [(true, false), (true, true), (false, false), (false, true)] {
+            cmd!(conn, "DEL", "L", "old").no_err();
+            cmd!(conn, "RESTORE", "old", 0, dump).ok();
+            let new = cmd!(conn, "LOCK.ACQUIRE", "L", "holder", LONG_MS).token();
+            let arrive =
+                if restore { args!["RESTORE", "L", 0, dump, "REPLACE"] } else { args!["RENAME", "old", "L"] };
+            let mut commands = vec![args!["SET", "L", "data"], arrive];
+            if transaction {
+                commands = [vec![args!["MULTI"]], commands, vec![args!["EXEC"]]].concat();
+            }
+            conn.pipeline(&commands);
+            let one_step = !restore && (transaction || kind == ServerKind::Redis70);
+            let expected = if one_step { (None, new) } else { (Some("o".to_owned()), old) };
+            let counter = number(&mut conn, "L", "counter").cast_unsigned();
+            assert_eq!((owner(&mut conn, "L"), counter), expected, "{commands:?}");
+            cmd!(conn, "LOCK.BREAK", "L").no_err();
+            assert!(cmd!(conn, "LOCK.ACQUIRE", "L", "next", LONG_MS).token() > new);
+        }
+    }
+
+    /// What a transaction decides that also pauses writes is told at once, or after the pause; the server lives.
+    fn an_arrival_in_a_transaction_that_pauses_writes_is_told(kind: ServerKind) {
+        let (server, replica) = (Server::start(kind), Server::start(kind));
+        replica.replicate_from(&server);
+        replica.wait_in_sync(&server);
+        let mut conn = server.connect();
+        cmd!(conn, "LOCK.ACQUIRE", "old", "o", LONG_MS).token();
+        cmd!(conn, "LOCK.ACQUIRE", "L", "holder", LONG_MS).token();
+        for commands in [
+            [args!["RENAME", "old", "L"], args!["CLIENT", "PAUSE", 500, "WRITE"]],
+            [args!["CLIENT", "PAUSE", 500, "WRITE"], args!["RENAME", "old", "L"]],
+        ] {
+            cmd!(conn, "MULTI").ok();
+            for command in &commands {
+                conn.cmd(command).no_err();
+            }
+            cmd!(conn, "EXEC").no_err();
+            cmd!(conn, "SET", "data", "after the pause").ok();
+            let digest = server.digest();
+            wait_until("the replica to know", SOON, || replica.digest(), |there| *there == digest);
+            assert_eq!(owner(&mut replica.connect(), "L"), None);
+            cmd!(conn, "LOCK.ACQUIRE", "old", "o", LONG_MS).token();
+            cmd!(conn, "LOCK.ACQUIRE", "L", "holder", LONG_MS).token();
+        }
+        server.assert_alive();
+    }
+
     /// The other way round: a lock with the higher counter arrives with its lease, and the holder before is fenced.
     fn a_newer_lock_renamed_over_an_older_one_keeps_its_lease(kind: ServerKind) {
         let server = Server::start(kind);

@@ -1,9 +1,9 @@
-//! Whether two things happened during one and the same command.
+//! Whether two things happened during one and the same command, and what is done once it is over.
 
 use redis_module::raw;
 
-use super::api;
-use crate::boundary::forget_unlinked;
+use super::{Ctx, api};
+use crate::boundary::{command_done, forget_unlinked};
 
 /// Tells commands apart: when the command that is running began, by the server. The same number as long as it runs.
 /// Redis and Valkey have it from 7.2 on; before, all are equal, and [`forget_after_this_turn`] serves instead.
@@ -26,4 +26,19 @@ impl CommandTime {
 pub(crate) fn forget_after_this_turn() {
     // SAFETY: the callback takes no data.
     unsafe { api!(RedisModule_EventLoopAddOneShot(Some(forget_unlinked), std::ptr::null_mut())) };
+}
+
+/// Has what has arrived told once the command that is running is done (all of its transaction or script, if it is in
+/// one): what is replicated then is one unit with it, and stands behind it.
+///
+/// Redis and Valkey have it from 7.2 on. Before, the timer does it: behind the command as well, in the same turn of the
+/// event loop unless writes are paused, but in a unit of its own.
+pub(crate) fn call_after_command(ctx: Ctx) {
+    // SAFETY: the static is copied out; the callback takes no data, so there is none to free. A job that is refused (a
+    // server that follows or loads: nothing is told there) leaves it to the timer.
+    unsafe {
+        if let Some(add_job) = raw::RedisModule_AddPostNotificationJob {
+            add_job(ctx.raw(), Some(command_done), std::ptr::null_mut(), None);
+        }
+    }
 }

@@ -17,7 +17,7 @@ mod timer;
 
 pub(crate) use blocked::{Blocked, Callbacks, delivery, handle_of};
 pub(crate) use call::CallError;
-pub(crate) use command_time::{CommandTime, forget_after_this_turn};
+pub(crate) use command_time::{CommandTime, call_after_command, forget_after_this_turn};
 pub(crate) use context::{Ctx, Level, Name, Text, avoid_replica_traffic, log_without_context};
 pub(crate) use key::{Key, Kinds, Slot, set_kinds};
 pub(crate) use keys::InnerKeys;

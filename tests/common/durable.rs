@@ -131,6 +131,50 @@ pub(crate) fn copy_dir(from: &Path, to: &Path) {
     }
 }
 
+/// A way in which the record under "old", with A's older lease, comes to stand where B holds "lock".
+pub(crate) type Arrival = (&'static str, fn(&mut Conn));
+
+/// All of them. What the server decides on arrival must be so for replicas and after a restart, too.
+pub(crate) const ARRIVALS: [Arrival; 7] = [
+    ("RENAME", |conn| cmd!(conn, "RENAME", "old", "lock").ok()),
+    ("RESTORE", |conn| {
+        let dump = cmd!(conn, "DUMP", "old");
+        cmd!(conn, "RESTORE", "lock", 0, dump.bytes(), "REPLACE").ok();
+    }),
+    ("RENAME in a script", |conn| {
+        cmd!(conn, "EVAL", "return redis.call('RENAME', KEYS[1], KEYS[2])", 2, "old", "lock").no_err();
+    }),
+    ("RENAME and on to another name", |conn| {
+        in_multi(conn, &[&["RENAME", "old", "lock"], &["RENAME", "lock", "onward"]]);
+    }),
+    ("RENAME and a grant", |conn| {
+        in_multi(conn, &[&["RENAME", "old", "lock"], &["LOCK.ACQUIRE", "lock", "C", "600000"]]);
+    }),
+    ("RENAME and a swap", |conn| in_multi(conn, &[&["RENAME", "old", "lock"], &["SWAPDB", "0", "1"]])),
+    ("RENAME and data over it", |conn| in_multi(conn, &[&["RENAME", "old", "lock"], &["SET", "lock", "x"]])),
+];
+
+#[track_caller]
+fn in_multi(conn: &mut Conn, commands: &[&[&str]]) {
+    cmd!(conn, "MULTI").ok();
+    for command in commands {
+        conn.cmd(command).no_err();
+    }
+    for reply in cmd!(conn, "EXEC").items() {
+        assert!(!reply.is_err(), "{reply:?}");
+    }
+}
+
+/// A holds "old" and B, with a higher token, "lock"; A's token. Then one of [`ARRIVALS`].
+#[track_caller]
+pub(crate) fn arrive_over(conn: &mut Conn, arrival: Arrival) -> u64 {
+    cmd!(conn, "FLUSHALL").ok();
+    let old = acquire(conn, "old", "A", 600_000);
+    assert!(acquire(conn, "lock", "B", 600_000) > old);
+    (arrival.1)(conn);
+    old
+}
+
 /// The wall clock, µs since 1970.
 pub(crate) fn wall_us() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
