@@ -8,6 +8,7 @@ use lockfence_core::codec::Log;
 use lockfence_core::event::Event;
 use redis_module::raw;
 
+use crate::boundary::Whole;
 use crate::clock;
 use crate::expiry;
 use crate::server::{CommandTime, Ctx, Key, Name, Slot, call_after_command};
@@ -31,6 +32,7 @@ pub(crate) fn settle(ctx: Ctx, event: &[u8], name: Name<'_>) {
     }
     let Slot::Lock(record) = key.slot() else { return };
     let now = clock::now();
+    let whole = Whole;
     let decides = ctx.flags() & FOLLOWS == 0;
     let first = state::with(|state| {
         let (db, bytes) = (ctx.db(), name.bytes());
@@ -38,6 +40,7 @@ pub(crate) fn settle(ctx: Ctx, event: &[u8], name: Name<'_>) {
         let joined = stood.is_some();
         if let Some(stood) = stood {
             record.lock.arrive_over(stood);
+            whole.half_way();
         }
         state.unlinked.clear();
         record.lock.mark_arrived();

@@ -4,6 +4,7 @@
 use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use lockfence_core::planted::{self, Bug};
 use redis_module::raw;
 
 use crate::arrivals;
@@ -56,6 +57,28 @@ pub(crate) fn guard<R>(work: impl FnOnce() -> R) -> Option<R> {
             let line = format!("internal error, please report it: {text}");
             log_without_context(Level::Warning, &line);
             None
+        }
+    }
+}
+
+/// Held while a record is being changed. A panic then leaves it torn, and a torn lock is worse than a restart: the
+/// process aborts.
+pub(crate) struct Whole;
+
+impl Whole {
+    /// Where the test build can be made to panic.
+    #[allow(clippy::panic, reason = "planted")]
+    pub(crate) fn half_way(&self) {
+        if planted::is(Bug::PanicHalfWay) {
+            panic!("on purpose, half way");
+        }
+    }
+}
+
+impl Drop for Whole {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            std::process::abort();
         }
     }
 }

@@ -7,6 +7,7 @@ use lockfence_core::planted::{self, Bug};
 use lockfence_core::queue::Answer;
 use lockfence_core::turn::Turn;
 
+use crate::boundary::Whole;
 use crate::clock;
 use crate::key_type::LockRecord;
 use crate::reply::Failure;
@@ -17,24 +18,13 @@ use crate::{expiry, waiters};
 /// When nothing else says when to look at a queue again: 1 s, in ms.
 const FALLBACK_LOOK_MS: u64 = 1_000;
 
-/// Aborts when a panic leaves a turn half done: the record may be torn, and a torn lock is worse than a restart.
-struct Whole;
-
-impl Drop for Whole {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            std::process::abort();
-        }
-    }
-}
-
 /// Takes a turn at the lock `key`, which is open for writing. `work` decides and applies; what it did is stored,
 /// replicated and told to waiters before this returns.
 pub(crate) fn at_lock<R>(
     key: &mut Key<'_>,
     work: impl FnOnce(&mut Turn<'_, Blocked>) -> R,
 ) -> Result<R, Failure> {
-    let _whole = Whole;
+    let whole = Whole;
     let now = clock::now();
     let ctx = key.ctx();
     let db = ctx.db();
@@ -47,6 +37,7 @@ pub(crate) fn at_lock<R>(
     };
     let (result, log, answers) = state::with(|state| {
         let (result, answers) = take(state, db, name, &mut record.lock, now, work);
+        whole.half_way();
         if !state.log.is_empty() {
             announce_floor(state, ctx);
             if stands {

@@ -13,6 +13,7 @@ mod common;
 use std::time::Duration;
 
 use common::{LONG_MS, SOON, info, issued, number, standing, stat_of, wait_queue, waiter};
+use lockfence_core::planted::Bug;
 use lockfence_testkit::{
     Conn, Received, Reply, Server, ServerKind, args, cmd, send, server_tests, wait_until,
 };
@@ -281,6 +282,28 @@ server_tests! {
         assert_eq!(cmd!(conn, "LOCK.RELEASE", "lock", "a").int(), 1);
         b.recv(SOON).token();
         assert!(server.log().contains("internal error, please report it: on purpose"), "{}", server.log_tail());
+    }
+
+    /// A panic while a record is being changed ends the process, wherever that is: a torn lock is worse than a restart.
+    fn a_panic_half_way_through_a_change_ends_the_server(kind: ServerKind) {
+        let number = (Bug::PanicHalfWay as u32).to_string();
+        let planted = || Server::builder(kind).with_panics().env("LOCKFENCE_PLANTED", number.clone()).may_die().start();
+        let sound = Server::start(kind);
+        let mut there = sound.connect();
+        there.cmd(["LOCK.ACQUIRE", "lock", "me", "600000"]).token();
+        let dump = cmd!(there, "DUMP", "lock").bytes().to_vec();
+        let [command, effect, arrival] = [planted(), planted(), planted()];
+        let gone = |server: &Server| wait_until("the end", SOON, || server.is_alive(), |alive| !alive);
+        command.connect().send(args!["LOCK.ACQUIRE", "lock", "me", LONG_MS]);
+        gone(&command);
+        effect.replicate_from(&sound);
+        effect.wait_in_sync(&sound);
+        cmd!(there, "LOCK.ACQUIRE", "other", "me", LONG_MS).token();
+        gone(&effect);
+        let mut conn = arrival.connect();
+        cmd!(conn, "RESTORE", "lock", 0, dump).ok();
+        conn.send(args!["RESTORE", "lock", 0, dump, "REPLACE"]);
+        gone(&arrival);
     }
 
     /// An ordinary build has no command that panics.

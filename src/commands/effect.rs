@@ -8,7 +8,7 @@ use lockfence_core::fence::Fence;
 use lockfence_core::ids::Token;
 use redis_module::raw;
 
-use crate::boundary::Call;
+use crate::boundary::{Call, Whole};
 use crate::key_type::{FenceRecord, LockRecord};
 use crate::reply::Failure;
 use crate::server::{Key, Slot};
@@ -29,9 +29,10 @@ pub(crate) fn run(call: &Call<'_>) -> Result<(), Failure> {
     let changes =
         read_log(log, now).map_err(|corrupt| Failure::Line(format!("ERR lockfence effect: {corrupt}")))?;
     let mut key = Key::to_write(call.ctx, call.key()?);
+    let whole = Whole;
     for change in &changes {
         match change {
-            Change::Lock(event) => apply(&mut key, event, now),
+            Change::Lock(event) => apply(&mut key, event, now, &whole),
             Change::Fence(marks) => see(&mut key, *marks),
             Change::Floor(floor) => state::with(|state| state.issuer.learn_floor(*floor, now)),
         }
@@ -45,7 +46,7 @@ pub(crate) fn run(call: &Call<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
-fn apply(key: &mut Key<'_>, event: &Event<'_>, now: Now) {
+fn apply(key: &mut Key<'_>, event: &Event<'_>, now: Now, whole: &Whole) {
     state::with(|state| match event {
         Event::Granted { token, .. } | Event::Extended { token, .. } => state.issuer.followed(*token, now),
         Event::Broken { counter, .. } => state.issuer.followed(*counter, now),
@@ -54,12 +55,14 @@ fn apply(key: &mut Key<'_>, event: &Event<'_>, now: Now) {
     });
     if let Slot::Lock(record) = key.slot() {
         record.lock.apply(event);
+        whole.half_way();
         return;
     }
     // A record begins with a grant, or arrives whole. Whatever else stands here, the primary says that it is a lock.
     if matches!(event, Event::Granted { .. } | Event::Snapshot(_)) {
         let mut record = LockRecord::default();
         record.lock.apply(event);
+        whole.half_way();
         state::with(|state| state.file(key.ctx().db(), key.name().bytes(), &mut record, now));
         key.set_lock(Box::new(record));
     }

@@ -42,6 +42,8 @@ pub enum Bug {
     ReplicaExpires = 14,
     /// In the module: those who wait for a lock are not told that its key has gone.
     LostKeyUntold = 15,
+    /// In the module: a panic while a record is being changed.
+    PanicHalfWay = 16,
 }
 
 #[cfg(feature = "planted")]
