@@ -10,7 +10,7 @@
 
 mod common;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{LONG_MS, SOON, info, number, owner, stat_of, waiter};
 use lockfence_testkit::{
@@ -339,6 +339,38 @@ server_tests! {
         let pending = || server.info("memory")["lazyfree_pending_objects"].clone();
         wait_until("all to be freed", SOON, pending, |left| left == "0");
         server.assert_alive();
+    }
+
+    /// A replica drops nothing by itself; what it notes of a name that was used once goes within a minute. As many names
+    /// as LOCKFENCE_NAMES says (20,000): with a minute's worth and more, its memory is seen to come back.
+    fn a_replica_forgets_names_that_were_used_once(kind: ServerKind) {
+        let count: usize = std::env::var("LOCKFENCE_NAMES").map_or(20_000, |names| names.parse().unwrap());
+        let brief = || Server::builder(kind).arg("lockfence.idle-ttl-ms", 1).start();
+        let (primary, replica) = (brief(), brief());
+        replica.replicate_from(&primary);
+        replica.wait_in_sync(&primary);
+        let mut conn = primary.connect();
+        let (began, before) = (Instant::now(), replica.used_memory());
+        let mut peak = before;
+        for lot in 0..count.div_ceil(1000) {
+            let names = (0..1000).map(|n| format!("order:{lot}:{n}"));
+            let commands: Vec<_> = names
+                .flat_map(|name| [args!["LOCK.ACQUIRE", name, "me", 1000], args!["LOCK.RELEASE", name, "me"]])
+                .collect();
+            conn.pipeline(&commands).iter().for_each(|reply| assert!(!reply.is_err(), "{reply:?}"));
+            peak = peak.max(replica.used_memory());
+        }
+        let took = began.elapsed();
+        wait_until("the records to go", SOON, || cmd!(conn, "DBSIZE").int(), |size| *size == 0);
+        replica.wait_in_sync(&primary);
+        assert_eq!(cmd!(replica.connect(), "DBSIZE").int(), 0);
+        println!("{kind}: {count} names in {took:?}; {before} bytes before, {peak} at the most");
+        // The backlog and the server's buffers are in it.
+        assert!(peak - before < 4_000_000 + 100 * u64::try_from(count).unwrap(), "{peak} bytes, {before} before");
+        if took > Duration::from_secs(30) {
+            let back = wait_until("memory to come back", SOON * 8, || replica.used_memory(), |now| *now < before + 4_000_000);
+            println!("{back} bytes {:?} after the last name", began.elapsed() - took);
+        }
     }
 
     /// Leases that end by the hundred thousand and records that go idle leave no memory behind.
