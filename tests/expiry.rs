@@ -277,6 +277,14 @@ server_tests! {
         let script = "return redis.pcall('LOCK.ACQUIRE', KEYS[1], 'a', '10', 'WAIT', '0')";
         let reply = cmd!(conn, "EVAL", script, 1, "lock");
         assert!(reply.err().contains("QUARANTINE"), "{reply:?}");
+        // Also while somebody waits for its end: it is not that somebody else has the lock.
+        let mut waiting = server.connect();
+        send!(waiting, "LOCK.ACQUIRE", "lock", "w", 1000, "WAIT", 0);
+        server.wait_blocked_clients(1);
+        cmd!(conn, "LOCK.ACQUIRE", "lock", "a", 1000).assert_err_prefix("QUARANTINE ");
+        cmd!(conn, "LOCK.ACQUIRE", "lock", "a", 1000, "WITHINFO").assert_err_prefix("QUARANTINE ");
+        drop(waiting);
+        server.wait_blocked_clients(0);
         cmd!(conn, "LOCK.ACQUIRE", "lock", "a", 1000, "WAIT", 50).nil();
         assert_eq!((stat_of(&server, "grants_total"), stat_of(&server, "waiters")), (0, 0));
     }

@@ -64,9 +64,6 @@ impl<H: Clone> Turn<'_, H> {
             }
             return self.renew(request, token, lease).map(Acquired::Granted);
         }
-        if self.queue.as_ref().is_some_and(|queue| !queue.is_empty()) {
-            return Ok(Acquired::Busy);
-        }
         if !request.mode.fits(self.lock.mode(), self.lock.live_count(self.now.mono)) {
             return Ok(Acquired::Busy);
         }
@@ -77,6 +74,9 @@ impl<H: Clone> Turn<'_, H> {
             } else {
                 Err(Refusal::Quarantine { left_ms })
             };
+        }
+        if self.queue.as_ref().is_some_and(|queue| !queue.is_empty()) {
+            return Ok(Acquired::Busy);
         }
         self.grant(request.owner.bytes(), request.ttl, request.mode, request.min_token).map(Acquired::Granted)
     }

@@ -150,13 +150,14 @@ impl Model {
             self.tell(id, reply);
             return Ok(());
         }
-        let in_turn = !self.waiters.iter().any(|waiter| waiter.at == at) && self.fits(at, kind, now);
-        if in_turn && now >= self.grants_from {
+        let fits = self.fits(at, kind, now);
+        let quarantine = now < self.grants_from;
+        if fits && !quarantine && !self.waiters.iter().any(|waiter| waiter.at == at) {
             let reply = self.grant(&asked, seen)?;
             self.tell(id, reply);
         } else if asked.wait_ms.is_some() {
             self.enqueue(asked);
-        } else if in_turn {
+        } else if fits && quarantine {
             self.tell(id, Reply::Refused(Why::Quarantine));
         } else {
             self.tell(id, Reply::NotGranted);
