@@ -19,6 +19,18 @@ use crate::waiters;
 const KEY_EVENTS: c_int =
     raw::REDISMODULE_NOTIFY_GENERIC | raw::REDISMODULE_NOTIFY_EXPIRED | raw::REDISMODULE_NOTIFY_EVICTED;
 
+/// Has [`new_key`] called from now on, for every key that comes to be: only where somebody waits for a lock that has no
+/// record (in the restart quarantine) does that matter, and most servers never see it.
+pub(crate) fn hear_of_new_keys(ctx: Ctx) {
+    if !state::with(|state| std::mem::replace(&mut state.hears_of_new_keys, true)) {
+        // SAFETY: the handler has the signature that the server calls it with. If it is refused, the end of the
+        // quarantine tells whoever waits.
+        unsafe {
+            api!(RedisModule_SubscribeToKeyspaceEvents(ctx.raw(), raw::REDISMODULE_NOTIFY_NEW, Some(new_key)))
+        };
+    }
+}
+
 /// Subscribes to all of it.
 pub(crate) fn subscribe(ctx: Ctx) -> bool {
     let handlers: [(u64, raw::RedisModuleEventCallback); 6] = [
@@ -190,5 +202,16 @@ unsafe extern "C" fn key_event(
             _ => {}
         }
     });
+    raw::REDISMODULE_OK as c_int
+}
+
+unsafe extern "C" fn new_key(
+    ctx: *mut raw::RedisModuleCtx,
+    _class: c_int,
+    _event: *const c_char,
+    key: *mut raw::RedisModuleString,
+) -> c_int {
+    // SAFETY: the server passes a context and a live string.
+    guard(|| unsafe { waiters::lose_key_to_data(Ctx::new(ctx), Name::new(key)) });
     raw::REDISMODULE_OK as c_int
 }

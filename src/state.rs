@@ -95,6 +95,8 @@ pub(crate) struct State {
     pub(crate) stats: Stats,
     /// Whether the server may evict locks (maxmemory-policy allkeys-*).
     pub(crate) evictable: bool,
+    /// Whether the server tells of keys that come to be.
+    pub(crate) hears_of_new_keys: bool,
     /// When the queues of a cluster were last checked for slots that have moved.
     pub(crate) slots_checked: Instant,
 }
@@ -131,6 +133,7 @@ static STATE: LazyLock<MainThread> = LazyLock::new(|| {
         inner_commands: HashMap::new(),
         stats: Stats::default(),
         evictable: false,
+        hears_of_new_keys: false,
         slots_checked: Instant::from_micros(0),
     }))
 });

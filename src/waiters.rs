@@ -16,7 +16,7 @@ use lockfence_core::turn::standing;
 
 use crate::boundary::{disconnected, free_delivery, reply_waiter, timed_out_by_command};
 use crate::reply;
-use crate::server::{Blocked, Callbacks, Ctx, Key, Level, Slot, handle_of};
+use crate::server::{Blocked, Callbacks, Ctx, Key, Level, Name, Slot, handle_of};
 use crate::state;
 use crate::{clock, expiry};
 
@@ -125,6 +125,18 @@ pub(crate) fn lose_key(db: u32, key: &[u8]) {
         state::with(|state| if state.room.is_empty() { Vec::new() } else { state.room.take_key(db, key) });
     if !taken.is_empty() && !planted::is(Bug::LostKeyUntold) {
         dismiss(taken, &key.into(), &Outcome::LockLost);
+    }
+}
+
+/// A key has come to be. If it is no lock, who waits for a lock there is told.
+pub(crate) fn lose_key_to_data(ctx: Ctx, name: Name<'_>) {
+    let (db, key) = (ctx.db(), name.bytes());
+    if state::with(|state| state.room.queue(db, key).is_none()) {
+        return;
+    }
+    let data = matches!(Key::untouched(ctx, name).slot(), Slot::Fence(_) | Slot::Other);
+    if data {
+        lose_key(db, key);
     }
 }
 

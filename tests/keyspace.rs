@@ -13,7 +13,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{LONG_MS, SOON, info, number, owner, standing, wait_queue, waiter};
+use common::{LONG_MS, SOON, info, number, owner, standing, stat_of, wait_queue, waiter};
 use lockfence_testkit::{
     Conn, Reply, Server, ServerKind, args, cmd, raise_open_files, send, server_tests, wait_until,
 };
@@ -88,6 +88,23 @@ fn take_again(conn: &mut Conn, lock: &str, owner: &str) -> u64 {
 /// The payload of a lock as it stands.
 fn dump(conn: &mut Conn, lock: &str) -> Vec<u8> {
     cmd!(conn, "DUMP", lock).bytes().to_vec()
+}
+
+/// A client that waits for a lock of which there is no record, once so many clients wait.
+#[track_caller]
+fn waiter_without_record(server: &Server, lock: &str, blocked: u64) -> Conn {
+    let mut conn = server.connect();
+    send!(conn, "LOCK.ACQUIRE", lock, "w", LONG_MS, "WAIT", 0);
+    server.wait_blocked_clients(blocked);
+    conn
+}
+
+#[track_caller]
+fn dump_of_a_held_lock(kind: ServerKind) -> Vec<u8> {
+    let server = Server::start(kind);
+    let mut conn = server.connect();
+    cmd!(conn, "LOCK.ACQUIRE", "L", "holder", LONG_MS).token();
+    dump(&mut conn, "L")
 }
 
 server_tests! {
@@ -703,29 +720,58 @@ server_tests! {
         assert!(cmd!(conn, "LOCK.ACQUIRE", "L", "next", LONG_MS).token() > token);
     }
 
-    /// Who waits for the end of the quarantine for a lock that has no record yet: data that is written there, or a lock
-    /// that arrives, or a flush leaves nobody waiting for ever.
-    fn who_waits_in_quarantine_is_answered_whatever_comes(kind: ServerKind) {
-        let server = Server::builder(kind).module_args(["quarantine-ms", "2500"]).start();
-        let mut waiting: Vec<Conn> = ["data", "free"]
-            .into_iter()
-            .map(|lock| {
-                let mut conn = server.connect();
-                send!(conn, "LOCK.ACQUIRE", lock, "w", LONG_MS, "WAIT", 0);
-                conn
-            })
-            .collect();
-        server.wait_blocked_clients(2);
+    /// Who waits for the end of the quarantine for a lock that has no record yet is told at once of whatever else comes
+    /// to stand there, and whoever waits for another name goes on waiting.
+    fn who_waits_in_quarantine_is_told_of_data_at_once(kind: ServerKind) {
+        let server = Server::builder(kind).module_args(["quarantine-ms", "600000"]).start();
         let mut conn = server.connect();
-        cmd!(conn, "SET", "data", "x").ok();
-        let reply = waiting[0].recv(SOON);
-        assert!(
-            reply.is_err() && ["LOCKLOST", "WRONGTYPE"].iter().any(|code| reply.err().starts_with(code)),
-            "{reply:?}"
-        );
-        waiting[1].recv(SOON).token();
-        assert_eq!(cmd!(conn, "GET", "data").text(), "x");
+        let other = waiter_without_record(&server, "other", 1);
+        let ways = [
+            vec![args!["SET", "L", "x"]],
+            vec![args!["SET", "L", "x", "PX", 60_000]],
+            vec![args!["HSET", "L", "f", "x"]],
+            vec![args!["SETRANGE", "L", 5, "x"]],
+            vec![args!["RPUSH", "from", 1, 2], args!["LMOVE", "from", "L", "LEFT", "RIGHT"]],
+            vec![args!["RPUSH", "from", 2, 1], args!["SORT", "from", "STORE", "L"]],
+            vec![args!["SET", "from", "x"], args!["RENAME", "from", "L"]],
+            vec![args!["SET", "from", "x"], args!["COPY", "from", "L"]],
+            vec![args!["SELECT", 1], args!["SET", "L", "x"], args!["MOVE", "L", 0], args!["SELECT", 0]],
+            vec![args!["FENCE.ADVANCE", "L", 5]],
+            vec![args!["MULTI"], args!["SET", "L", "x"], args!["EXEC"]],
+            vec![args!["EVAL", "return redis.call('SET', KEYS[1], 'x')", 1, "L"]],
+        ];
+        for way in ways {
+            let mut waiting = [waiter_without_record(&server, "L", 2), waiter_without_record(&server, "L", 3)];
+            for command in &way {
+                conn.cmd(command).no_err();
+            }
+            for client in &mut waiting {
+                client.recv(SOON).assert_err_prefix("LOCKLOST ");
+            }
+            assert_eq!(stat_of(&server, "waiters"), 1, "{way:?}");
+            cmd!(conn, "DEL", "L", "from").no_err();
+        }
+        drop(other);
         server.wait_blocked_clients(0);
+    }
+
+    /// A lock that comes to stand there, or data at another name or in another database, is no reason: who waits is
+    /// served at the end.
+    fn who_waits_in_quarantine_for_a_lock_that_arrives_is_served(kind: ServerKind) {
+        let server = Server::builder(kind).module_args(["quarantine-ms", "5000"]).start();
+        let mut conn = server.connect();
+        let payload = dump_of_a_held_lock(kind);
+        let mut waiting = [waiter_without_record(&server, "L", 1), waiter_without_record(&server, "free", 2)];
+        cmd!(conn, "RESTORE", "L", 0, payload).ok();
+        cmd!(conn, "SET", "data", "x").ok();
+        cmd!(conn, "SELECT", 1).ok();
+        cmd!(conn, "SET", "L", "x").ok();
+        cmd!(conn, "SET", "free", "x").ok();
+        cmd!(conn, "SELECT", 0).ok();
+        waiting[1].recv(SOON).token();
+        assert_eq!(number(&mut conn, "L", "waiters"), 1);
+        cmd!(conn, "LOCK.BREAK", "L").no_err();
+        waiting[0].recv(SOON).token();
     }
 
     /// A grant that reaches nobody (its client is killed in the turn of the hand-over) and whose lock is replaced by data

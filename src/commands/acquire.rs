@@ -10,7 +10,7 @@ use crate::boundary::Call;
 use crate::reply::{self, Failure};
 use crate::server::{Ctx, Key, Slot};
 use crate::turn::at_lock;
-use crate::{clock, state, waiters};
+use crate::{clock, events, state, waiters};
 
 /// Contexts in which a client cannot be made to wait; there the answer is immediate. Blocking in one of them would
 /// answer twice, or block a replication link.
@@ -58,7 +58,10 @@ fn wait(ctx: Ctx, key: &mut Key<'_>, request: &Acquire<'_>) -> Result<bool, Fail
     let name = key.name();
     let lock = match key.slot() {
         Slot::Lock(record) => Some(&record.lock),
-        Slot::Empty | Slot::Fence(_) | Slot::Other => None,
+        Slot::Empty | Slot::Fence(_) | Slot::Other => {
+            events::hear_of_new_keys(ctx);
+            None
+        }
     };
     // A lease may have ended since the turn: then look at once.
     let look = |first| lock.map_or(now, |lock| lock.fits_from(first, now)).max(grants_from);
