@@ -6,6 +6,7 @@ use lockfence_core::ids::Mode;
 use lockfence_core::limits;
 
 use crate::address::Address;
+use crate::durable::Durability;
 use crate::lockfence::Lockfence;
 use crate::node::Target;
 use crate::tls::Tls;
@@ -42,6 +43,23 @@ pub enum ConfigError {
     /// A fenced command has no time to be answered in.
     #[error("the time for a fenced command must be at least 1 ms, not {0:?}")]
     BadFenceTimeout(Duration),
+    /// Replicas or a disk shall acknowledge the leases of a quorum.
+    #[error(
+        "min_replicas and fsync are for one node, not for {nodes}: on a quorum the majority vouches for a lease; let its \
+         nodes run with appendfsync always or lockfence.quarantine-ms"
+    )]
+    DurableQuorum {
+        /// How many nodes there are.
+        nodes: usize,
+    },
+    /// Replicas or a disk may take too long to acknowledge a lease: renewal could not keep up.
+    #[error("the time to acknowledge must be from 1 ms to a sixth of the ttl ({ttl:?}), not {timeout:?}")]
+    BadAckTimeout {
+        /// The timeout.
+        timeout: Duration,
+        /// The lease.
+        ttl: Duration,
+    },
     /// The name of this client is too long for an owner.
     #[error("the client's name must be at most {NAME_BYTES_MAX} bytes, not {0}")]
     BadName(usize),
@@ -167,6 +185,8 @@ pub struct Builder {
     node_timeout: Option<Duration>,
     wait_slice: Option<Duration>,
     fence_timeout: Duration,
+    durability: Durability,
+    ack_timeout: Option<Duration>,
     name: String,
 }
 
@@ -177,6 +197,8 @@ pub(crate) struct Config {
     pub(crate) node_timeout: Option<Duration>,
     pub(crate) wait_slice: Option<Duration>,
     pub(crate) fence_timeout: Duration,
+    pub(crate) durability: Durability,
+    pub(crate) ack_timeout: Option<Duration>,
     pub(crate) name: String,
 }
 
@@ -189,6 +211,8 @@ impl Default for Builder {
             node_timeout: None,
             wait_slice: None,
             fence_timeout: Duration::from_secs(5),
+            durability: Durability::default(),
+            ack_timeout: None,
             name: String::new(),
         }
     }
@@ -295,6 +319,45 @@ impl Builder {
         self
     }
 
+    /// Counts a lease only once so many replicas have it (`WAIT`), so that a lock is not forgotten when one of those
+    /// replicas takes the primary's place. For one node: a primary with replicas, behind sentinels or not, or a cluster.
+    ///
+    /// It costs one more round trip for each grant, and the time the replicas take. A grant that too few have is given
+    /// back, and `acquire` answers [`Error::NotDurable`](crate::Error::NotDurable). Renewals must be acknowledged, too: one
+    /// that is not does not count, and where that goes on the lock is lost, with the reason, when its lease is over. A
+    /// replica that did not hear of a renewal would give the lock away earlier than its holder thinks.
+    ///
+    /// It excludes a second holder only if one of the replicas that acknowledged is promoted. With fewer than all of them
+    /// that is up to whoever promotes; sentinels prefer the replica that has most. The tokens rise in any case.
+    ///
+    /// Refused with [`ConfigError::DurableQuorum`] on a quorum, where a majority of independent nodes is what vouches for a
+    /// lease, and a replica of one of them must not take its place.
+    #[must_use]
+    pub const fn min_replicas(mut self, replicas: u32) -> Self {
+        self.durability.replicas = replicas;
+        self
+    }
+
+    /// Counts a lease only once it is on the disk of the server (`WAITAOF 1 0`: Redis 7.2 or Valkey 7.2 with `appendonly
+    /// yes`), so that a lock is not forgotten in a crash whatever `appendfsync` is; with `everysec` a grant takes up to a
+    /// second. Where the server cannot do that, `acquire` answers [`Error::Refused`](crate::Error::Refused). For the rest
+    /// see [`Self::min_replicas`]; both may be asked for.
+    ///
+    /// On a quorum set `appendfsync always` at the nodes, or `lockfence.quarantine-ms`: it is refused there.
+    #[must_use]
+    pub const fn fsync(mut self) -> Self {
+        self.durability.disk = true;
+        self
+    }
+
+    /// How long replicas, and the disk, may take to acknowledge a lease: by default a sixth of the ttl, 5 s at the most. At
+    /// most a sixth of the ttl: renewals must keep up.
+    #[must_use]
+    pub const fn ack_timeout(mut self, timeout: Duration) -> Self {
+        self.ack_timeout = Some(timeout);
+        self
+    }
+
     /// How this client names itself: others see it when the lock is held.
     #[must_use]
     pub fn name(mut self, name: impl Into<String>) -> Self {
@@ -322,6 +385,14 @@ impl Builder {
             return Err(ConfigError::BadName(self.name.len()));
         }
         check_times(self.ttl, self.node_timeout)?;
+        if let Some(timeout) = self.ack_timeout
+            && (timeout < Duration::from_millis(1) || timeout.saturating_mul(6) > self.ttl)
+        {
+            return Err(ConfigError::BadAckTimeout { timeout, ttl: self.ttl });
+        }
+        if self.durability.is_asked() && targets.len() > 1 {
+            return Err(ConfigError::DurableQuorum { nodes: targets.len() });
+        }
         if self.fence_timeout < Duration::from_millis(1) {
             return Err(ConfigError::BadFenceTimeout(self.fence_timeout));
         }
@@ -336,6 +407,8 @@ impl Builder {
             node_timeout: self.node_timeout,
             wait_slice: self.wait_slice,
             fence_timeout: self.fence_timeout,
+            durability: self.durability,
+            ack_timeout: self.ack_timeout,
             name: self.name,
         };
         Ok(Lockfence::new(targets, config))

@@ -41,9 +41,9 @@ impl Dialer {
 /// A connection to that address.
 pub(crate) async fn open(info: &ConnectionInfo, within: Duration) -> Result<MultiplexedConnection, Failure> {
     let client = Client::open(info.clone()).map_err(|error| not_sent(&error))?;
-    let config = AsyncConnectionConfig::new().set_connection_timeout(Some(within)).set_response_timeout(None);
+    // One time limit for all of it: redis-rs has none for the handshake.
+    let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
     let connecting = client.get_multiplexed_async_connection_with_config(&config);
-    // The handshake has no time limit of its own.
     match tokio::time::timeout(within, connecting).await {
         Ok(connection) => connection.map_err(|error| not_sent(&error)),
         Err(_) => Err(Failure::new(FailureKind::NotSent, format!("no connection within {within:?}"))),

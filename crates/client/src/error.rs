@@ -30,15 +30,37 @@ pub enum Error {
     /// nothing was written.
     #[error("fenced: {0}")]
     Fenced(String),
+    /// Granted, but not vouched for by those who must ([`min_replicas`](crate::Builder::min_replicas),
+    /// [`fsync`](crate::Builder::fsync)), so it was given back. Nothing was done under it. Try again once the replicas have
+    /// caught up; there is no point in trying at once.
+    #[error(
+        "granted, but acknowledged by {acknowledged} of {wanted} replicas{}",
+        if *.on_disk == Some(false) { ", and not on the primary's disk" } else { "" }
+    )]
+    NotDurable {
+        /// How many replicas have it.
+        acknowledged: u64,
+        /// How many must.
+        wanted: u64,
+        /// Whether it is on the primary's disk; `None` where that was not asked for.
+        on_disk: Option<bool>,
+    },
     /// Too few nodes answered. Whatever was won was given back; try again once they are up.
     #[error("no quorum: {}", list(.0))]
     NoQuorum(Vec<NodeError>),
-    /// A command was sent and its outcome is not known: it may have been carried out, or be carried out yet. Read what
-    /// is there before doing it again; with the same token that is safe.
+    /// A command was sent and its outcome is not known: it may have been carried out, or be carried out yet.
+    ///
+    /// From [`Fenced`](crate::Fenced): read what is there before doing it again; with the same token that is safe.
+    ///
+    /// From `acquire`, on one node: the lock may have been granted. Do *not* begin the work. What may have been granted is
+    /// given back in the background, and ends with its lease at the latest; nothing else is to be undone. Just ask again:
+    /// if the first request did take the lock, the second finds it held until then. (Of a quorum the same is
+    /// [`Self::NoQuorum`].)
     #[error("sent, but the outcome is unknown: {0}")]
     Indeterminate(String),
-    /// The server refused a command for a reason that has nothing to do with the lock. Nothing was done.
-    #[error("refused by the server: {0}")]
+    /// The server refused a command for a reason that has nothing to do with the lock, or cannot be reached. Nothing was
+    /// done.
+    #[error("refused: {0}")]
     Refused(String),
     /// The configuration cannot work. Nothing was sent.
     #[error(transparent)]

@@ -94,6 +94,13 @@ impl Held {
         }
     }
 
+    /// Why it is lost, if it is. It may be over by the clock a moment before it says so: to know whether to go on ask
+    /// [`Self::is_held`].
+    #[must_use]
+    pub fn loss(&self) -> Option<Lost> {
+        self.shared.lost.borrow().clone()
+    }
+
     /// Releases it at all nodes.
     pub async fn release(self) -> Released {
         let (tell, told) = oneshot::channel();

@@ -30,6 +30,7 @@ mod clock;
 mod cluster;
 mod config;
 mod dial;
+mod durable;
 mod error;
 mod fenced;
 mod held;

@@ -14,7 +14,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{Cmd, Pipeline, RedisResult, Value};
+use redis::{Cmd, Pipeline, RedisResult, ServerError, Value};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
@@ -29,12 +29,29 @@ const IDLE_FOR: Duration = Duration::from_secs(60);
 /// What came of a request: the server's answer (which may be an error), or none. Of several commands: an array.
 pub(crate) type Answer = Result<Value, Failure>;
 
+/// The error that a request, or the first command of several, was answered with.
+pub(crate) fn refusal(answer: &Answer) -> Option<&ServerError> {
+    let first = match answer {
+        Ok(Value::Array(answers)) => answers.first(),
+        Ok(answer) => Some(answer),
+        Err(_) => None,
+    };
+    if let Some(Value::ServerError(error)) = first { Some(error) } else { None }
+}
+
 /// Commands that go out together.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     cmds: Vec<Cmd>,
     /// Whether the server is asked for a key that is on its way to it.
     pub(crate) asking: bool,
+}
+
+impl Request {
+    /// Commands that go out together: the answer to them is an array.
+    pub(crate) const fn batch(cmds: Vec<Cmd>) -> Self {
+        Self { cmds, asking: false }
+    }
 }
 
 impl From<Cmd> for Request {
@@ -134,11 +151,8 @@ impl Pool {
 
     /// Makes the connections of `epoch` suspect, if they are still in use, when that answer says so.
     fn look_at(&self, answer: &Answer, epoch: u64) {
-        let suspect = match answer {
-            Err(_) => true,
-            Ok(Value::ServerError(error)) => matches!(error.code(), "READONLY" | "UNBLOCKED"),
-            Ok(_) => false,
-        };
+        let sent_away = |error: &ServerError| matches!(error.code(), "READONLY" | "UNBLOCKED");
+        let suspect = answer.is_err() || refusal(answer).is_some_and(sent_away);
         let next = epoch.saturating_add(1);
         if suspect && self.epoch.compare_exchange(epoch, next, Ordering::AcqRel, Ordering::Acquire).is_ok() {
             self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();

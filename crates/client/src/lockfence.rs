@@ -9,6 +9,7 @@ use tokio::sync::{oneshot, watch};
 use tracing::Instrument as _;
 
 use crate::config::{Builder, Config, ConfigError, Options, Wait, check_mode, check_times};
+use crate::durable::{self, Acks};
 use crate::error::Error;
 use crate::held::Held;
 use crate::node::{Node, Target};
@@ -92,7 +93,8 @@ impl Lockfence {
     /// given back in the background.
     ///
     /// # Errors
-    /// [`Error::Held`], [`Error::TimedOut`], [`Error::NoQuorum`], [`Error::Config`].
+    /// [`Error::Held`], [`Error::TimedOut`], [`Error::NoQuorum`], [`Error::Indeterminate`], [`Error::NotDurable`],
+    /// [`Error::Config`]. None of them leaves a lock behind for longer than one lease; usually for no time at all.
     pub async fn acquire(&self, name: impl AsRef<[u8]>, options: Options) -> Result<Held, Error> {
         let (session, subject) = self.session(name.as_ref(), options)?;
         self.0.counters.asked.fetch_add(1, Ordering::Relaxed);
@@ -187,6 +189,14 @@ impl Lockfence {
                 Wait::Forever => None,
             },
             renew: options.renew,
+            acks: config.durability.is_asked().then(|| Acks {
+                durability: config.durability,
+                within: config
+                    .ack_timeout
+                    .unwrap_or(durable::WITHIN_MAX)
+                    .min(Duration::from_millis(ttl_ms / 6)),
+                node_timeout: Duration::from_micros(settings.node_timeout_us),
+            }),
             max_hold_us: options.max_hold.map(micros),
         };
         let session = Session::new(self.0.clone(), settings, order(name, &names), subject.clone(), asked);

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{ConnectionInfo, Value};
+use redis::{ConnectionInfo, ServerError};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::cluster::{Cluster, Redirect, slot};
 use crate::dial::Dialer;
-use crate::line::{Answer, Line, Request};
+use crate::line::{Answer, Line, Request, refusal};
 use crate::quorum::{Failure, FailureKind};
 use crate::sentinel::Sentinels;
 
@@ -187,7 +187,7 @@ impl Node {
     }
 
     fn next(&self, answer: &Answer, line: &Arc<Line>, slot: u16) -> Next {
-        match (&self.way, error_of(answer)) {
+        match (&self.way, refusal(answer)) {
             // The line has taken note, and asks the sentinels before the request goes out again.
             (Some(Way::Sentinel(_)), Some(error)) if error.code() == "READONLY" => Next::Soon,
             (Some(Way::Cluster(cluster)), error) => next_in(cluster, answer, error, line, slot),
@@ -199,7 +199,7 @@ impl Node {
 fn next_in(
     cluster: &Cluster,
     answer: &Answer,
-    error: Option<&redis::ServerError>,
+    error: Option<&ServerError>,
     line: &Arc<Line>,
     slot: u16,
 ) -> Next {
@@ -226,18 +226,6 @@ fn next_in(
             }
         }
         Ok(_) => Next::Take,
-    }
-}
-
-/// The error that the first command was answered with.
-fn error_of(answer: &Answer) -> Option<&redis::ServerError> {
-    match answer {
-        Ok(Value::ServerError(error)) => Some(error),
-        Ok(Value::Array(answers)) => match answers.first() {
-            Some(Value::ServerError(error)) => Some(error),
-            _ => None,
-        },
-        _ => None,
     }
 }
 

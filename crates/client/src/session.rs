@@ -1,29 +1,24 @@
 //! The task behind one lock: it feeds the machines of [`crate::quorum`] with replies and the time, carries out what they
 //! say, and outlives whoever asked, so that nothing is left behind.
 
-use std::collections::HashMap;
+mod io;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::Duration;
 
 use lockfence_core::clock::Instant;
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::AbortHandle;
 
+use self::io::{Busy, Io, run_give_back, sleep_until, with_turn};
 use crate::clock;
-use crate::error::{Error, Lost, NodeError};
+use crate::durable::Acks;
+use crate::error::{Error, Lost};
 use crate::held::{Held, Released, Shared};
 use crate::lockfence::Inner;
 use crate::quorum::attempt::{Attempt, Grant, Outcome, Patience};
-use crate::quorum::give_back::GiveBack;
 use crate::quorum::hold::{Hold, Loss, Terms};
-use crate::quorum::{
-    Command, Effect, Failure, FailureKind, NodeId, PerNode, Reply, SendId, Settings, Standing, Turn,
-};
-use crate::wire::{self, Subject};
-
-/// Timers do not count suspended time, leases do: look at the clock at least this often.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+use crate::quorum::{Command, Effect, FailureKind, NodeId, Settings};
+use crate::wire::Subject;
 
 /// What was asked for.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +27,8 @@ pub(crate) struct Asked {
     pub(crate) patience_us: Option<u64>,
     pub(crate) renew: bool,
     pub(crate) max_hold_us: Option<u64>,
+    /// How those who must vouch for each lease are asked, if any must.
+    pub(crate) acks: Option<Acks>,
 }
 
 /// The task behind one lock.
@@ -52,7 +49,7 @@ impl Session {
         subject: Arc<Subject>,
         asked: Asked,
     ) -> Self {
-        Self { io: Io::new(inner, subject, settings), settings, order, asked }
+        Self { io: Io::new(inner, subject, settings, asked.acks), settings, order, asked }
     }
 
     /// Gets the lock, tells, and holds it until it is lost or released. If nobody listens it is called off.
@@ -60,7 +57,13 @@ impl Session {
         let _busy = Busy::new(&self.io.inner);
         let (outcome, attempt) = self.attempt(&mut tell).await;
         match outcome {
-            Outcome::Won(grant) => self.hold(&grant, tell).await,
+            Outcome::Won(grant) => match self.vouched_for(&grant, &mut tell).await {
+                Ok(()) => self.hold(&grant, tell).await,
+                Err(error) => {
+                    self.give_up(&grant);
+                    let _ = tell.send(Err(error));
+                }
+            },
             other => {
                 // Where nobody listens any more there is nobody to tell.
                 let _ = tell.send(Err(self.io.error(other)));
@@ -80,6 +83,37 @@ impl Session {
             while let Some(effect) = attempt.effect() {
                 self.io.carry_out(effect);
             }
+        }
+    }
+
+    /// Waits until those who must vouch for the lease do.
+    async fn vouched_for(&self, grant: &Grant, tell: &mut Tell) -> Result<(), Error> {
+        let Some(acks) = self.io.acks else { return Ok(()) };
+        let extend = Command::Extend { owner: grant.owner, min_token: None };
+        let (Some(node), Some(cmd)) = (self.io.inner.nodes.first(), self.io.subject.command(extend)) else {
+            return Ok(());
+        };
+        let vouched = tokio::select! {
+            biased;
+            () = tell.closed() => return Err(Error::TimedOut { by: None }), // nobody listens any more
+            answer = acks.ask(node, &self.io.subject.lock, cmd) => answer,
+        };
+        match vouched {
+            Ok(Some(vouched)) if acks.durability.is_met(vouched) => Ok(()),
+            Ok(Some(vouched)) => Err(acks.durability.refusal(vouched)),
+            Ok(None) => Err(Error::Lost(Lost::Broken)),
+            Err(failure) if failure.kind == FailureKind::Fatal => Err(Error::Refused(failure.text)),
+            Err(failure) => Err(self.io.failed(&failure)),
+        }
+    }
+
+    /// Gives back what was won, in the background.
+    fn give_up(&mut self, grant: &Grant) {
+        let terms = Terms { renew: false, hold_until: None };
+        let mut hold = with_turn(|turn| Hold::new(self.settings, self.order.clone(), grant, terms, turn));
+        with_turn(|turn| hold.release(turn));
+        while let Some(effect) = hold.effect() {
+            self.io.carry_out(effect);
         }
     }
 
@@ -181,161 +215,7 @@ impl Session {
     }
 }
 
-/// Gives back what an owner has; tells when each node was asked once.
-async fn run_give_back(io: &mut Io, mut give_back: GiveBack, mut tell: Option<oneshot::Sender<Released>>) {
-    let majority = io.settings.majority();
-    with_turn(|turn| give_back.on_time(turn));
-    loop {
-        while let Some(effect) = give_back.effect() {
-            io.carry_out(effect);
-        }
-        if give_back.is_tried()
-            && let Some(tell) = tell.take()
-        {
-            let released =
-                if give_back.freed() >= majority { Released::Ended } else { Released::Unconfirmed };
-            let released = if give_back.is_over() && give_back.freed() < majority {
-                Released::NotHeld
-            } else {
-                released
-            };
-            let _ = tell.send(released);
-        }
-        if give_back.is_over() {
-            return;
-        }
-        tokio::select! {
-            biased;
-            Some((id, reply)) = io.replies.recv() => with_turn(|turn| give_back.on_reply(turn, id, &reply)),
-            () = sleep_until(give_back.deadline()) => with_turn(|turn| give_back.on_time(turn)),
-        }
-    }
-}
-
-/// Carries out effects, and collects the replies.
-struct Io {
-    inner: Arc<Inner>,
-    subject: Arc<Subject>,
-    settings: Settings,
-    tell: mpsc::UnboundedSender<(SendId, Reply)>,
-    replies: mpsc::UnboundedReceiver<(SendId, Reply)>,
-    waits: HashMap<SendId, AbortHandle>,
-}
-
-impl Io {
-    fn new(inner: Arc<Inner>, subject: Arc<Subject>, settings: Settings) -> Self {
-        let (tell, replies) = mpsc::unbounded_channel();
-        Self { inner, subject, settings, tell, replies, waits: HashMap::new() }
-    }
-
-    /// Another machine begins, and counts its requests from 1 again: what is still on its way is not for it.
-    fn forget_replies(&mut self) {
-        (self.tell, self.replies) = mpsc::unbounded_channel();
-    }
-
-    fn carry_out(&mut self, effect: Effect) {
-        match effect {
-            Effect::Send { id, node, command, answer_by } => self.send(id, node, command, answer_by),
-            Effect::Abandon(id) => {
-                if let Some(wait) = self.waits.remove(&id) {
-                    wait.abort(); // closes its connection
-                }
-            }
-            Effect::GiveBack(give_back) => {
-                let mut io = Self::new(self.inner.clone(), self.subject.clone(), self.settings);
-                let busy = Busy::new(&self.inner);
-                tokio::spawn(async move {
-                    let _busy = busy;
-                    run_give_back(&mut io, *give_back, None).await;
-                });
-            }
-        }
-    }
-
-    fn send(&mut self, id: SendId, node: NodeId, command: Command, answer_by: Option<Instant>) {
-        let tell = self.tell.clone();
-        let (Some(way), Some(cmd)) = (self.inner.nodes.get(node.0), self.subject.command(command)) else {
-            let failure = Failure::new(FailureKind::Fatal, "not a command that can be sent");
-            let _ = tell.send((id, Reply::Failed(failure)));
-            return;
-        };
-        let timeout = Duration::from_micros(self.settings.node_timeout_us);
-        let subject = self.subject.clone();
-        if matches!(command, Command::Acquire { wait_ms: Some(_), .. }) {
-            let (way, within) = (way.clone(), answer_by.map(clock::until));
-            let wait = tokio::spawn(async move {
-                let answer = way.alone(cmd, &subject.lock, timeout, within).await;
-                let _ = tell.send((id, wire::reply(command, answer)));
-            });
-            self.waits.insert(id, wait.abort_handle());
-            return;
-        }
-        let answer = way.send(cmd, &subject.lock, answer_by.map_or(timeout, clock::until));
-        tokio::spawn(async move {
-            if let Ok(answer) = answer.await {
-                let _ = tell.send((id, wire::reply(command, answer)));
-            }
-        });
-    }
-
-    fn error(&self, outcome: Outcome) -> Error {
-        let by = |standing: &Option<Standing>| standing.as_ref().and_then(|standing| standing.owner.clone());
-        match outcome {
-            Outcome::Held(standing) => Error::Held {
-                by: by(&standing),
-                retry_after: Duration::from_millis(standing.map_or(0, |standing| standing.ttl_ms)),
-            },
-            Outcome::TimedOut(standing) => Error::TimedOut { by: by(&standing) },
-            Outcome::NoQuorum(causes) => Error::NoQuorum(self.causes(&causes)),
-            Outcome::Cancelled | Outcome::Won(_) => Error::TimedOut { by: None },
-        }
-    }
-
-    fn causes(&self, causes: &PerNode<Option<Failure>>) -> Vec<NodeError> {
-        let cause = |(node, failure): (NodeId, &Option<Failure>)| {
-            let name = self.inner.nodes.get(node.0).map(|node| node.name().to_owned())?;
-            Some(NodeError { node: name, cause: failure.as_ref()?.text.clone() })
-        };
-        causes.iter().filter_map(cause).collect()
-    }
-}
-
-impl Drop for Io {
-    fn drop(&mut self) {
-        for wait in self.waits.values() {
-            wait.abort();
-        }
-    }
-}
-
-/// Counts a task that still holds or gives back something.
-struct Busy(Arc<Inner>);
-
-impl Busy {
-    fn new(inner: &Arc<Inner>) -> Self {
-        inner.busy.send_modify(|count| *count = count.saturating_add(1));
-        Self(inner.clone())
-    }
-}
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        self.0.busy.send_modify(|count| *count = count.saturating_sub(1));
-    }
-}
-
-fn with_turn<T>(step: impl FnOnce(&mut Turn<'_>) -> T) -> T {
-    step(&mut Turn { now: clock::now(), bits: &mut clock::bits })
-}
-
 fn show(hold: &Hold, shared: &Shared) {
     let until = hold.valid_until(clock::mono()).map_or(i64::MIN, Instant::micros);
     shared.valid_until.store(until, Ordering::Release);
-}
-
-async fn sleep_until(at: Option<Instant>) {
-    match at {
-        Some(at) => tokio::time::sleep(clock::until(at).min(LOOK_EVERY)).await,
-        None => std::future::pending().await,
-    }
 }

@@ -66,7 +66,7 @@ impl Subject {
 /// What a server answered to `command`.
 pub(crate) fn reply(command: Command, answer: Answer) -> Reply {
     let value = match answer {
-        Ok(Value::ServerError(error)) => return failed(&error),
+        Ok(Value::ServerError(error)) => return Reply::Failed(failure(&error)),
         Ok(value) => value,
         Err(failure) => return Reply::Failed(failure),
     };
@@ -130,8 +130,9 @@ pub(crate) fn field<'v>(value: &'v Value, name: &str) -> Option<&'v Value> {
     }
 }
 
-fn failed(error: &ServerError) -> Reply {
-    Reply::Failed(Failure::new(kind(error), line(error)))
+/// What that error means to whoever asked.
+pub(crate) fn failure(error: &ServerError) -> Failure {
+    Failure::new(kind(error), line(error))
 }
 
 /// The server's own line.

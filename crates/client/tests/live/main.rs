@@ -10,10 +10,13 @@
 
 mod addresses;
 mod cluster;
+mod durable;
+mod faults;
 mod modes;
 mod quorum;
 mod refused;
 mod sentinel;
+mod without_runtime;
 
 use std::time::{Duration, Instant};
 

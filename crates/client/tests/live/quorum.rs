@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use lockfence_client::{Error, Lost, Options, Released, blocking};
+use lockfence_client::{Error, Lost, Options, Released};
 use lockfence_testkit::{Direction, Proxy, Server, ServerKind, cmd, server_tests, wait_until};
 
 use crate::{LONG, client, client_of, get, info, is_free, ms, prolonged, run, three, wait_everywhere};
@@ -258,20 +258,5 @@ server_tests! {
             let lost = locks.with_lock("lock", options, async |_| std::future::pending::<()>().await).await;
             assert!(matches!(lost, Err(Error::Lost(Lost::Expired))), "{lost:?}");
         });
-    }
-
-    /// The same without a runtime.
-    fn blocking_face(kind: ServerKind) {
-        let server = Server::start(kind);
-        let urls = [server.url().to_string()];
-        let locks = blocking::Lockfence::new(client_of(urls.iter().map(String::as_str))).unwrap();
-        let held = locks.acquire("lock", Options::wait_up_to(LONG)).unwrap();
-        let token = held.token();
-        assert_eq!(held.release(), Released::Ended);
-        let held = locks.acquire("lock", Options::try_once()).unwrap();
-        assert!(held.token() > token);
-        drop(held);
-        assert!(locks.settled(LONG));
-        assert!(is_free(&server));
     }
 }

@@ -75,7 +75,20 @@ fn configurations_that_cannot_work_are_refused() {
                 "{refused:?}"
             );
         }
-        let quorum = one().node("redis://127.0.0.1:2").node("redis://127.0.0.1:3").build().unwrap();
+        let three = || one().node("redis://127.0.0.1:2").node("redis://127.0.0.1:3");
+        for durable in [three().min_replicas(1), three().fsync()] {
+            match durable.build() {
+                Err(refusal @ ConfigError::DurableQuorum { nodes: 3 }) => {
+                    assert!(refusal.to_string().contains("quarantine"), "{refusal}");
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        for timeout in [Duration::ZERO, ms(5_001)] {
+            let refused = one().ttl(ms(30_000)).ack_timeout(timeout).build();
+            assert!(matches!(refused, Err(ConfigError::BadAckTimeout { .. })), "{refused:?}");
+        }
+        let quorum = three().build().unwrap();
         match quorum.acquire("lock", Options::try_once().limit(2)).await {
             Err(Error::Config(refusal @ ConfigError::LimitOnQuorum { nodes: 3 })) => {
                 assert!(refusal.to_string().contains("different majorities"), "{refusal}");

@@ -1,0 +1,102 @@
+//! Answers that do not come, and connections that are kept.
+
+use std::time::Instant;
+
+use lockfence_client::{Error, Options, Released};
+use lockfence_testkit::{Direction, Proxy, Server, ServerKind, cmd, server_tests, wait_until};
+
+use crate::{LONG, client_of, get, info, is_free, ms, run};
+
+server_tests! {
+    /// One server, and no answer: the outcome is unknown, and said so. What was granted is given back.
+    fn an_outcome_that_is_unknown(kind: ServerKind) {
+        let server = Server::start(kind);
+        let proxy = Proxy::to(&server);
+        let url = proxy.url();
+        let locks = client_of([url.as_str()]).ttl(ms(60_000)).build().unwrap();
+        run(async {
+            get(&locks, Options::try_once()).await.release().await;
+            proxy.hold(Direction::ToClient);
+            let result = locks.try_acquire("lock").await;
+            assert!(matches!(&result, Err(Error::Indeterminate(_))), "{result:?}");
+            assert!(!is_free(&server), "it was granted");
+            proxy.cut();
+            proxy.pass();
+            wait_until("given back", LONG, || is_free(&server), |free| *free);
+            // Refused at the door: nothing was sent, nothing is unknown.
+            proxy.refuse();
+            proxy.cut();
+            let mut result = locks.try_acquire("lock").await;
+            if matches!(result, Err(Error::Indeterminate(_))) {
+                result = locks.try_acquire("lock").await; // the first one found that the connection was cut
+            }
+            assert!(matches!(&result, Err(Error::NoQuorum(_))), "{result:?}");
+        });
+    }
+
+    /// A wait leaves its connection to the next one. One that is called off closes it.
+    fn waits_share_connections(kind: ServerKind) {
+        let server = Server::start(kind);
+        let proxy = Proxy::to(&server);
+        let url = proxy.url();
+        let locks = client_of([url.as_str()]).build().unwrap();
+        let wait = || {
+            let locks = locks.clone();
+            let waiting = tokio::spawn(async move { get(&locks, Options::wait_up_to(LONG)).await });
+            wait_until("a waiter", LONG, || info(&server, "waiters"), |seen| seen.contains('1'));
+            waiting
+        };
+        run(async {
+            let mut held = get(&locks, Options::try_once()).await;
+            for _ in 0..4 {
+                let waiting = wait();
+                assert_eq!(held.release().await, Released::Ended);
+                held = waiting.await.unwrap();
+            }
+            assert_eq!(proxy.stats().connections, 2, "one for all, and one to wait on");
+            wait().abort();
+            wait_until("no waiter", LONG, || info(&server, "waiters"), |seen| seen.contains('0'));
+            let waiting = wait();
+            assert_eq!(held.release().await, Released::Ended);
+            held = waiting.await.unwrap();
+            assert_eq!(proxy.stats().connections, 3);
+            // The server has closed it meanwhile: noticed before anything is asked on it.
+            cmd!(server.connect(), "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes").int();
+            let waiting = wait();
+            assert_eq!(held.release().await, Released::Ended);
+            drop(waiting.await.unwrap());
+            assert!(locks.settled(LONG).await && is_free(&server));
+        });
+    }
+
+    /// A fenced command ends in time although the server says nothing, and the next one connects anew.
+    fn fenced_commands_have_a_time_limit(kind: ServerKind) {
+        let (server, data) = (Server::start(kind), Server::start(kind));
+        let url = server.url();
+        let locks = client_of([url.as_str()]).fence_timeout(ms(300)).build().unwrap();
+        let proxy = Proxy::to(&data);
+        let to_data = redis::Client::open(proxy.url()).unwrap();
+        run(async {
+            let held = get(&locks, Options::try_once()).await;
+            proxy.black_hole();
+            let began = Instant::now();
+            let refused = held.fence(&to_data).await;
+            assert!(matches!(&refused, Err(Error::Refused(why)) if why.contains("no connection")), "{refused:?}");
+            proxy.pass();
+            let fenced = loop {
+                match held.fence(&to_data).await {
+                    Ok(fenced) => break fenced,
+                    Err(error) => assert!(began.elapsed() < LONG, "{error:?}"), // a busy machine
+                }
+            };
+            data.pause();
+            let unknown = fenced.write("key", "value").await;
+            data.resume();
+            assert!(matches!(unknown, Err(Error::Indeterminate(_))), "{unknown:?}");
+            while let Err(error) = fenced.write("key", "again").await {
+                assert!(began.elapsed() < LONG, "{error:?}");
+            }
+            assert_eq!(cmd!(data.connect(), "GET", "key").text(), "again");
+        });
+    }
+}
