@@ -5,13 +5,13 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::{Conn, Server, parse};
+use crate::{Conn, Reply, Server, parse};
 
 /// Which way bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +29,11 @@ pub struct ProxyStats {
     pub connections: u64,
     /// Whole commands forwarded to the server.
     pub requests: u64,
+    /// Whole replies forwarded to clients; what a server sent unasked is none.
+    pub replies: u64,
+    /// How often somebody had to wait for the server: commands that go out together, or while another is under way on
+    /// the same connection, are one round trip.
+    pub round_trips: u64,
     /// Bytes forwarded to the server.
     pub bytes_to_server: u64,
     /// Bytes forwarded to clients.
@@ -94,6 +99,17 @@ impl Proxy {
         self.change(|state| state.rules[direction as usize].held = true);
     }
 
+    /// Lets so many pieces more go this way, on all connections together, and holds what follows, until
+    /// [`pass`](Self::pass). A piece is what arrived at once: a request or a reply, where one waits for the other.
+    pub fn hold_after(&self, direction: Direction, pieces: u64) {
+        self.change(|state| state.rules[direction as usize].left = Some(pieces));
+    }
+
+    /// How many pieces are held now.
+    pub fn held(&self) -> usize {
+        self.shared.lock().holding
+    }
+
     /// A black hole: connections stand and are accepted, nothing goes either way.
     pub fn black_hole(&self) {
         self.hold(Direction::ToServer);
@@ -156,12 +172,15 @@ struct State {
     stats: ProxyStats,
     links: Vec<Arc<Link>>,
     threads: usize,
+    holding: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Rule {
     delay: Duration,
     held: bool,
+    /// How many pieces more go through; any number where nothing is said.
+    left: Option<u64>,
 }
 
 impl Shared {
@@ -176,15 +195,19 @@ impl Shared {
             if link.is_closed() {
                 return false;
             }
-            let rule = state.rules[direction as usize];
+            let rule = &mut state.rules[direction as usize];
             let due = arrived + rule.delay;
             let now = Instant::now();
-            state = if rule.held {
-                self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+            state = if rule.held || rule.left == Some(0) {
+                state.holding += 1;
+                let mut state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state.holding -= 1;
+                state
             } else if now < due {
                 let waited = self.changed.wait_timeout(state, due - now);
                 waited.unwrap_or_else(PoisonError::into_inner).0
             } else {
+                rule.left = rule.left.map(|left| left - 1);
                 return true;
             };
         }
@@ -197,6 +220,8 @@ struct Link {
     client: TcpStream,
     server: TcpStream,
     closed: AtomicBool,
+    /// Commands that were forwarded and are not answered.
+    open: AtomicU64,
 }
 
 impl Link {
@@ -242,7 +267,7 @@ fn join(client: TcpStream, upstream: u16, shared: &Arc<Shared>) -> io::Result<()
     let server = TcpStream::connect_timeout(&SocketAddr::from(([127, 0, 0, 1], upstream)), WITHIN)?;
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
-    let link = Arc::new(Link { client, server, closed: AtomicBool::new(false) });
+    let link = Arc::new(Link { client, server, closed: AtomicBool::new(false), open: AtomicU64::new(0) });
     shared.lock().links.push(Arc::clone(&link));
     for direction in [Direction::ToServer, Direction::ToClient] {
         pump(&link, direction, shared).inspect_err(|_| link.close())?;
@@ -276,7 +301,7 @@ fn read_side(link: &Link, direction: Direction, fill: &SyncSender<Chunk>) {
 
 fn write_side(link: &Link, direction: Direction, drain: &Receiver<Chunk>, shared: &Shared) {
     let (_, mut to) = link.ends(direction);
-    let mut requests = RequestCounter::default();
+    let mut counter = MessageCounter::default();
     while let Ok((arrived, bytes)) = drain.recv() {
         if !shared.wait_turn(link, direction, arrived) {
             return;
@@ -288,7 +313,7 @@ fn write_side(link: &Link, direction: Direction, drain: &Receiver<Chunk>, shared
             }
             return;
         }
-        count(&mut shared.lock().stats, direction, &bytes, &mut requests);
+        count(&mut shared.lock().stats, link, direction, &bytes, &mut counter);
         if to.write_all(&bytes).is_err() {
             link.close();
             return;
@@ -296,35 +321,49 @@ fn write_side(link: &Link, direction: Direction, drain: &Receiver<Chunk>, shared
     }
 }
 
-fn count(stats: &mut ProxyStats, direction: Direction, bytes: &[u8], requests: &mut RequestCounter) {
+fn count(
+    stats: &mut ProxyStats,
+    link: &Link,
+    direction: Direction,
+    bytes: &[u8],
+    counter: &mut MessageCounter,
+) {
+    let messages = counter.add(bytes);
     match direction {
         Direction::ToServer => {
             stats.bytes_to_server += bytes.len() as u64;
-            stats.requests += requests.add(bytes);
+            stats.requests += messages;
+            let open = link.open.fetch_add(messages, Ordering::SeqCst);
+            stats.round_trips += u64::from(open == 0 && messages > 0);
         }
-        Direction::ToClient => stats.bytes_to_client += bytes.len() as u64,
+        Direction::ToClient => {
+            stats.bytes_to_client += bytes.len() as u64;
+            stats.replies += messages;
+            let less = |open: u64| Some(open.saturating_sub(messages));
+            let _ = link.open.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
+        }
     }
 }
 
-/// Counts the commands in a stream that comes in pieces.
+/// Counts the commands, or the replies, in a stream that comes in pieces.
 #[derive(Default)]
-struct RequestCounter {
+struct MessageCounter {
     rest: Vec<u8>,
 }
 
-impl RequestCounter {
+impl MessageCounter {
     fn add(&mut self, bytes: &[u8]) -> u64 {
         self.rest.extend_from_slice(bytes);
         let mut count = 0;
         loop {
             match parse(&self.rest) {
-                Ok(Some((_, length))) => {
+                Ok(Some((message, length))) => {
                     self.rest.drain(..length);
-                    count += 1;
+                    count += u64::from(!matches!(message, Reply::Push(_)));
                 }
                 Ok(None) => return count,
                 Err(_) => {
-                    self.rest.clear(); // inline commands are not counted
+                    self.rest.clear(); // inline commands, and what replicas are sent, are not counted
                     return count;
                 }
             }

@@ -24,8 +24,47 @@ server_tests! {
         assert_eq!(cmd!(conn, "GET", "key").bytes(), large);
         conn.pipeline(&[args!["PING"], args!["PING"], args!["PING"]]);
         let stats = proxy.stats();
-        assert_eq!((stats.connections, stats.requests), (1, 5));
+        assert_eq!((stats.connections, stats.requests, stats.replies), (1, 5, 5));
         assert!(stats.bytes_to_server > 2_000_000 && stats.bytes_to_client > 2_000_000, "{stats:?}");
+    }
+
+    fn counts_round_trips(kind: ServerKind) {
+        let (_server, proxy) = behind_proxy(kind);
+        let mut one = proxy.connect();
+        let mut other = proxy.connect();
+        cmd!(one, "PING");
+        cmd!(other, "PING");
+        assert_eq!(proxy.stats().round_trips, 2);
+        one.pipeline(&[args!["PING"], args!["PING"]]);
+        assert_eq!(proxy.stats().round_trips, 3, "two that go out together");
+        send!(one, "BLPOP", "list", 0);
+        wait_until("the request to arrive", SOON, || proxy.stats().requests, |requests| *requests == 5);
+        send!(one, "PING");
+        wait_until("the next one, too", SOON, || proxy.stats().requests, |requests| *requests == 6);
+        cmd!(other, "RPUSH", "list", "x").int();
+        one.recv(SOON);
+        one.recv(SOON);
+        let stats = proxy.stats();
+        assert_eq!((stats.requests, stats.replies, stats.round_trips), (7, 7, 5), "one behind the other");
+    }
+
+    fn holds_after_so_many_pieces(kind: ServerKind) {
+        let (server, proxy) = behind_proxy(kind);
+        let mut conn = proxy.connect();
+        proxy.hold_after(Direction::ToServer, 2);
+        proxy.hold_after(Direction::ToClient, 1);
+        cmd!(conn, "INCR", "n");
+        assert_eq!(proxy.held(), 0);
+        send!(conn, "INCR", "n");
+        wait_until("a reply that is held", SOON, || proxy.held(), |held| *held == 1);
+        let mut other = proxy.connect();
+        send!(other, "INCR", "n");
+        wait_until("a request that is held", SOON, || proxy.held(), |held| *held == 2);
+        assert_eq!(cmd!(server.connect(), "GET", "n").text(), "2");
+        proxy.pass();
+        assert_eq!(conn.recv(SOON).int(), 2);
+        assert_eq!(other.recv(SOON).int(), 3);
+        assert_eq!(proxy.held(), 0);
     }
 
     fn delays_each_direction(kind: ServerKind) {
