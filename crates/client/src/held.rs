@@ -88,10 +88,13 @@ impl Held {
     /// Ends when the lock is lost, by the local deadline even if no node ever answers, and says why.
     pub async fn lost(&self) -> Lost {
         let mut lost = self.shared.lost.subscribe();
-        match lost.wait_for(Option::is_some).await {
-            Ok(reason) => reason.clone().unwrap_or(Lost::Released),
-            Err(_) => Lost::Released,
-        }
+        let reason = tokio::select! {
+            biased;
+            reason = lost.wait_for(Option::is_some) => reason.ok().and_then(|reason| reason.clone()),
+            // Whoever renews it has gone, and the runtime with it.
+            () = self.release.closed() => None,
+        };
+        reason.unwrap_or(Lost::Released)
     }
 
     /// Why it is lost, if it is. It may be over by the clock a moment before it says so: to know whether to go on ask

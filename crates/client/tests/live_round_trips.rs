@@ -40,9 +40,22 @@ struct Cost {
 
 const ONE: Cost = Cost { requests: 1, round_trips: 1 };
 
+/// For 30 s after its start a server's tokens come from its restart floor, a little above that of a server that was
+/// started before. So they are given a token above all of these.
+fn level(servers: &[Server]) {
+    let floor = |server: &Server| server.info("lockfence")["lockfence_restart_floor"].parse::<u64>().unwrap();
+    let level = servers.iter().map(floor).max().unwrap() + 1_000_000;
+    for server in servers {
+        let mut conn = server.connect();
+        assert_eq!(cmd!(conn, "LOCK.ACQUIRE", "level", "me", 1000, "MINTOKEN", level).token(), level);
+        assert_eq!(cmd!(conn, "LOCK.RELEASE", "level", "me").int(), 1);
+    }
+}
+
 impl Nodes {
     fn start(kind: ServerKind, count: usize) -> Self {
         let servers: Vec<Server> = (0..count).map(|_| Server::start(kind)).collect();
+        level(&servers);
         let proxies = servers.iter().map(Proxy::to).collect();
         Self { servers, proxies }
     }
@@ -62,6 +75,11 @@ impl Nodes {
     /// Acquires, and waits until all nodes have granted it: a majority suffices for the client.
     async fn acquire_at(&self, locks: &Lockfence, lock: &str, options: Options) -> Held {
         let held = locks.acquire(lock, options).await.unwrap();
+        self.wait_everywhere(lock);
+        held
+    }
+
+    fn wait_everywhere(&self, lock: &str) {
         let state = |server: &Server| cmd!(server.connect(), "LOCK.INFO", lock);
         for server in &self.servers {
             wait_until(
@@ -71,7 +89,6 @@ impl Nodes {
                 |info| !info.is_nil() && info.field("state").text() == "held",
             );
         }
-        held
     }
 
     /// Waits until nothing is under way.
@@ -120,6 +137,7 @@ async fn uncontended(nodes: &Nodes) {
         assert_eq!(nodes.costs_since(&before), vec![ONE; nodes.proxies.len()], "acquire, {round}");
         let before = nodes.costs();
         assert_eq!(held.release().await, Released::Ended);
+        assert!(locks.settled(LONG).await); // a majority has answered, the last one may be under way
         nodes.wait_answered();
         assert_eq!(nodes.costs_since(&before), vec![ONE; nodes.proxies.len()], "release, {round}");
     }
@@ -158,10 +176,12 @@ server_tests! {
                 let before = nodes.costs();
                 held.release().await;
                 let next = waiting.await.unwrap().unwrap();
+                assert!(one.settled(LONG).await);
+                let two = vec![Cost { requests: 2, round_trips: 2 }; count];
+                let costs = || nodes.costs_since(&before);
+                wait_until("a release and an acquire at each node", LONG, costs, |costs| *costs == two);
                 nodes.wait_answered();
-                let costs = nodes.costs_since(&before);
-                let two = Cost { requests: 2, round_trips: 2 };
-                assert_eq!(costs, vec![two; count], "{count} nodes: a release and an acquire at each");
+                assert_eq!(costs(), two, "{count} nodes: and no more");
                 next.release().await;
             });
         }

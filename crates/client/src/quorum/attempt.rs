@@ -216,7 +216,7 @@ impl Attempt {
     /// Takes note of the time.
     pub fn on_time(&mut self, turn: &mut Turn<'_>) {
         let now = turn.mono();
-        self.give_up_late(now);
+        self.give_up_late(turn);
         match &mut self.phase {
             Phase::Trying(round) => round.on_time(now, &mut self.out),
             Phase::Head(head) => match &mut head.round {

@@ -83,10 +83,13 @@ impl GiveBack {
         self.over
     }
 
-    /// Whether each node was asked once, and has answered or not: as long as anybody should wait for it.
+    /// Whether nobody need wait for it any longer: a majority has ended its lease and the others were asked, or each was
+    /// asked, and has answered or not.
     #[must_use]
     pub fn is_tried(&self) -> bool {
-        self.over || self.places.count(|place| !place.tried) == 0
+        let waits = |place: &&Place| !place.tried && matches!(place.state, State::Due(_));
+        let by_majority = self.freed >= self.settings.majority() && self.places.count(waits) == 0;
+        self.over || by_majority || self.places.count(|place| !place.tried) == 0
     }
 
     /// How many nodes had a lease and ended it.
@@ -154,11 +157,15 @@ impl GiveBack {
         }
     }
 
-    /// Whether `node` is to be released last and others were not tried yet.
+    /// Whether `node` is to be released last, and too few others are clear for the next in line to find a majority. Those
+    /// that do not answer are not waited for beyond that: one node that hangs must not hold up each hand-over.
     fn must_wait(&self, node: NodeId) -> bool {
-        self.last == Some(node)
-            && !self.places[node].tried
-            && self.places.iter().any(|(other, place)| other != node && !place.tried)
+        if self.last != Some(node) || self.places[node].tried {
+            return false;
+        }
+        let others = || self.places.iter().filter(|(other, _)| *other != node);
+        let clear = others().filter(|(_, place)| place.state == State::Clear).count();
+        clear.saturating_add(1) < self.settings.majority() && others().any(|(_, place)| !place.tried)
     }
 }
 
@@ -167,5 +174,67 @@ impl Place {
         self.tried = true;
         self.state = State::Due(now.plus_us(self.pause_us));
         self.pause_us = self.pause_us.saturating_mul(2);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lockfence_core::clock::Now;
+
+    use super::*;
+
+    struct Sent(Vec<(NodeId, SendId)>);
+
+    impl Sent {
+        fn by(give_back: &mut GiveBack) -> Self {
+            let send = |effect| match effect {
+                Effect::Send { node, id, .. } => (node, id),
+                other => panic!("{other:?}"),
+            };
+            Self(std::iter::from_fn(|| give_back.effect()).map(send).collect())
+        }
+
+        fn nodes(&self) -> Vec<usize> {
+            self.0.iter().map(|(node, _)| node.0).collect()
+        }
+    }
+
+    fn at<T>(ms: u64, step: impl FnOnce(&mut Turn<'_>) -> T) -> T {
+        let now = Now { mono: Instant::default().plus_ms(ms), ..Now::default() };
+        step(&mut Turn { now, bits: &mut || 0 })
+    }
+
+    /// Leases at three nodes, of which the first is the queue node; a node may take 1 s.
+    fn three() -> GiveBack {
+        let settings = Settings::new(3, 30_000);
+        let traces = PerNode::new(3, |_| Trace::Lease);
+        GiveBack::new(settings, OwnerId(1), &traces, Some(NodeId(0)), Instant::default())
+    }
+
+    #[test]
+    fn the_queue_node_is_last_but_does_not_wait_for_a_node_that_hangs() {
+        let mut give_back = three();
+        at(0, |turn| give_back.on_time(turn));
+        let sent = Sent::by(&mut give_back);
+        assert_eq!(sent.nodes(), [1, 2]);
+        at(3, |turn| give_back.on_reply(turn, sent.0[1].1, &Reply::Done(true)));
+        let last = Sent::by(&mut give_back);
+        assert_eq!(last.nodes(), [0], "node 1 hangs");
+        assert!(!give_back.is_tried());
+        at(5, |turn| give_back.on_reply(turn, last.0[0].1, &Reply::Done(true)));
+        assert!(give_back.is_tried() && !give_back.is_over(), "a majority is free, node 1 was asked");
+        at(6, |turn| give_back.on_reply(turn, sent.0[0].1, &Reply::Done(true)));
+        assert!(give_back.is_over());
+    }
+
+    #[test]
+    fn the_queue_node_waits_for_the_others_no_longer_than_they_may_take() {
+        let mut give_back = three();
+        at(0, |turn| give_back.on_time(turn));
+        assert_eq!(Sent::by(&mut give_back).nodes(), [1, 2]);
+        at(999, |turn| give_back.on_time(turn));
+        assert_eq!(Sent::by(&mut give_back).nodes(), [0; 0]);
+        at(1_000, |turn| give_back.on_time(turn));
+        assert_eq!(Sent::by(&mut give_back).nodes(), [0]);
     }
 }

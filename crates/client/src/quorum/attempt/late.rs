@@ -4,10 +4,10 @@
 
 use lockfence_core::clock::Instant;
 
-use super::Attempt;
+use super::{Attempt, Phase};
 use crate::quorum::give_back::Trace;
 use crate::quorum::round::{Ballot, Round};
-use crate::quorum::{NodeId, OwnerId, PerNode, Reply, SendId};
+use crate::quorum::{Failure, NodeId, OwnerId, PerNode, Reply, SendId, Turn};
 
 /// An ACQUIRE without an answer so far.
 #[derive(Clone, Debug, PartialEq)]
@@ -52,10 +52,17 @@ impl Attempt {
         self.late.iter().map(|late| late.by).min()
     }
 
-    pub(super) fn give_up_late(&mut self, now: Instant) {
+    /// Whoever has not answered by now counts as gone, also as the queue node.
+    pub(super) fn give_up_late(&mut self, turn: &mut Turn<'_>) {
+        let now = turn.mono();
         while let Some(at) = self.late.iter().position(|late| late.by <= now) {
             let late = self.late.swap_remove(at);
             self.give_back_at(&late, Trace::Unknown, now);
+            self.reachable[late.node] = false;
+            self.failures[late.node] = Some(Failure::timed_out());
+            if matches!(&self.phase, Phase::Queued(queued) if queued.node == late.node) {
+                self.leave_queue(turn, Failure::timed_out());
+            }
         }
     }
 

@@ -136,7 +136,7 @@ impl Attempt {
     }
 
     /// The queue node is of no use any more: the next one in the order takes its place.
-    fn leave_queue(&mut self, turn: &mut Turn<'_>, failure: Failure) {
+    pub(super) fn leave_queue(&mut self, turn: &mut Turn<'_>, failure: Failure) {
         let Phase::Queued(queued) = &self.phase else { return };
         let (node, owner) = (queued.node, queued.owner);
         self.abandon(queued.id);
