@@ -1,10 +1,9 @@
 //! One command's turn at one lock, in the keyspace: opens the record, lets the core decide, stores, replicates, wakes.
 
 use lockfence_core::clock::{Instant, Now};
-use lockfence_core::ids::Mode;
 use lockfence_core::lock::Lock;
 use lockfence_core::planted::{self, Bug};
-use lockfence_core::queue::Answer;
+use lockfence_core::queue::{Answer, Waiter};
 use lockfence_core::turn::Turn;
 
 use crate::boundary::Whole;
@@ -92,10 +91,10 @@ fn take<R>(
     (result, answers)
 }
 
-/// When the first of those who wait for this lock, with a request of that mode, may be served without any command: once
-/// enough leases have ended, and the quarantine.
-fn look_at(lock: &Lock, first: Mode, now: Instant, grants_from: Instant) -> Instant {
-    let at = lock.fits_from(first, now).max(grants_from);
+/// When the first of those who wait for this lock may be served without any command: once enough leases have ended, and
+/// the quarantine.
+fn look_at(lock: &Lock, first: &Waiter<Blocked>, now: Instant, grants_from: Instant) -> Instant {
+    let at = lock.serves_from(&first.owner, first.mode, now).max(grants_from);
     if at > now { at } else { now.plus_ms(FALLBACK_LOOK_MS) }
 }
 

@@ -7,7 +7,6 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use lockfence_core::clock::Instant;
-use lockfence_core::ids::Mode;
 use lockfence_core::planted::{self, Bug};
 use lockfence_core::queue::{Answer, Outcome, Standing, Waiter, WaiterId};
 use lockfence_core::request::{Acquire, Wait};
@@ -46,7 +45,7 @@ pub(crate) fn enqueue(
     ctx: Ctx,
     key: &[u8],
     request: &Acquire<'_>,
-    look_at: impl FnOnce(Mode) -> Instant,
+    look_at: impl FnOnce(&Waiter<Blocked>) -> Instant,
 ) -> Result<bool, reply::Failure> {
     let now = clock::now().mono;
     let db = ctx.db();

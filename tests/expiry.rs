@@ -329,6 +329,23 @@ server_tests! {
         assert!(began.elapsed() >= Duration::from_millis(2_500), "granted in the quarantine");
     }
 
+    /// Who waits in the quarantine for a lock that then arrives as its own (RESTORE) is told so when it is over, not when
+    /// that lease ends.
+    fn who_waits_for_its_own_lock_is_told_after_the_quarantine(kind: ServerKind) {
+        let elsewhere = Server::start(kind);
+        let mut conn = elsewhere.connect();
+        let token = cmd!(conn, "LOCK.ACQUIRE", "lock", "a", LONG_MS).token();
+        let payload = cmd!(conn, "DUMP", "lock").bytes().to_vec();
+        let server = Server::builder(kind).arg("lockfence.quarantine-ms", 2_000).start();
+        let (mut conn, mut a) = (server.connect(), server.connect());
+        send!(a, "LOCK.ACQUIRE", "lock", "a", LONG_MS, "WAIT", 0);
+        server.wait_blocked_clients(1);
+        cmd!(conn, "RESTORE", "lock", 0, payload).ok();
+        assert_eq!(cmd!(conn, "LOCK.EXTEND", "lock", "a", LONG_MS).int(), 1);
+        assert_eq!(a.recv(SOON).token(), token);
+        assert_eq!(stat_of(&server, "quarantine_left_ms"), 0);
+    }
+
     /// Every waiter whose time is over in the quarantine gets its null.
     fn a_wait_ends_in_the_quarantine(kind: ServerKind) {
         let server = Server::builder(kind).arg("lockfence.quarantine-ms", 60_000).start();

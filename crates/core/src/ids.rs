@@ -1,6 +1,7 @@
 //! Names and numbers with a meaning: who, which token, how many at once.
 
 use crate::limits;
+use crate::planted::{self, Bug};
 
 /// Who holds or wants a lock: 1 to 512 opaque bytes, unique for each acquisition. Nothing reads them as text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -77,16 +78,20 @@ impl Mode {
 
     /// Whether a request of this mode fits beside `live` holders that are there in mode `present`.
     #[must_use]
-    pub const fn fits(self, present: Self, live: u64) -> bool {
+    pub fn fits(self, present: Self, live: u64) -> bool {
         self.in_the_way(present, live) == 0
     }
 
     /// How many of `live` holders, which are there in mode `present`, must leave before a request of this mode fits.
     #[must_use]
-    pub const fn in_the_way(self, present: Self, live: u64) -> u64 {
+    pub fn in_the_way(self, present: Self, live: u64) -> u64 {
         match (self, present) {
             (Self::Shared, Self::Shared) => 0,
-            (Self::Limit(n), Self::Limit(_)) => live.saturating_add(1).saturating_sub(n as u64),
+            (Self::Shared, _) if planted::is(Bug::SharedBesideAny) => 0,
+            (Self::Limit(n), Self::Limit(_)) => {
+                let more = !planted::is(Bug::LimitOneMore);
+                live.saturating_add(u64::from(more)).saturating_sub(u64::from(n))
+            }
             _ => live,
         }
     }

@@ -44,6 +44,20 @@ pub enum Bug {
     LostKeyUntold = 15,
     /// In the module: a panic while a record is being changed.
     PanicHalfWay = 16,
+    /// A SHARED request that fits is granted past those who wait.
+    SharedBarges = 17,
+    /// Holders whose lease is over count for LIMIT and for the mode in force.
+    EndedCount = 18,
+    /// RELEASE by one of several holders ends all leases.
+    ReleaseEndsAll = 19,
+    /// SHARED fits beside holders of any mode.
+    SharedBesideAny = 20,
+    /// LIMIT n lets one more in.
+    LimitOneMore = 21,
+    /// A hand-over serves one request only.
+    OneServed = 22,
+    /// Those who wait are looked at when the last lease ends, not when they fit.
+    LookedAtLate = 23,
 }
 
 #[cfg(feature = "planted")]

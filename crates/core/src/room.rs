@@ -9,7 +9,6 @@ use alloc::vec::Vec;
 
 use crate::clock::Instant;
 use crate::error::Refusal;
-use crate::ids::Mode;
 use crate::planted::{self, Bug};
 use crate::queue::{Answer, Queue, Waiter, WaiterId};
 
@@ -101,14 +100,13 @@ impl<H> Room<H> {
         Ok(())
     }
 
-    /// Puts a waiter at the end of a lock's queue. `look_at` says when a request of the mode that the first in the queue
-    /// asked for may be granted there.
+    /// Puts a waiter at the end of a lock's queue. `look_at` says when the first in the queue may be served.
     pub fn enqueue(
         &mut self,
         db: u32,
         key: &[u8],
         waiter: Waiter<H>,
-        look_at: impl FnOnce(Mode) -> Instant,
+        look_at: impl FnOnce(&Waiter<H>) -> Instant,
     ) -> WaiterId {
         self.last_id = self.last_id.wrapping_add(1);
         let id = WaiterId(self.last_id);
@@ -129,13 +127,13 @@ impl<H> Room<H> {
     }
 
     /// After a turn at a lock: strikes out those who were answered, and notes when to look at the lock again. `look_at`
-    /// says when a request of the mode that the first in the queue asked for may be granted there.
+    /// says when the first in the queue may be served.
     pub fn settle(
         &mut self,
         db: u32,
         key: &[u8],
         answers: &[Answer<H>],
-        look_at: impl FnOnce(Mode) -> Instant,
+        look_at: impl FnOnce(&Waiter<H>) -> Instant,
     ) {
         for answer in answers {
             self.strike_out(answer.id, answer.waiter.until);
@@ -144,9 +142,9 @@ impl<H> Room<H> {
         self.drop_if_empty(db, key);
     }
 
-    fn watch_for_first(&mut self, db: u32, key: &[u8], look_at: impl FnOnce(Mode) -> Instant) {
-        let first = self.queue(db, key).and_then(Queue::front).map(|waiter| waiter.mode);
-        self.watch(db, key, first.map(look_at));
+    fn watch_for_first(&mut self, db: u32, key: &[u8], look_at: impl FnOnce(&Waiter<H>) -> Instant) {
+        let at = self.queue(db, key).and_then(Queue::front).map(look_at);
+        self.watch(db, key, at);
     }
 
     /// Takes one waiter out: it has gone, or gives up. `None` if it is not waiting any more.

@@ -64,7 +64,7 @@ impl<H: Clone> Turn<'_, H> {
             }
             return self.renew(request, token, lease).map(Acquired::Granted);
         }
-        if !request.mode.fits(self.lock.mode(), self.lock.live_count(self.now.mono)) {
+        if !self.fits(request.mode) {
             return Ok(Acquired::Busy);
         }
         if self.now.mono < self.grants_from {
@@ -75,7 +75,8 @@ impl<H: Clone> Turn<'_, H> {
                 Err(Refusal::Quarantine { left_ms })
             };
         }
-        if self.queue.as_ref().is_some_and(|queue| !queue.is_empty()) {
+        let barges = planted::is(Bug::SharedBarges) && request.mode == Mode::Shared;
+        if self.queue.as_ref().is_some_and(|queue| !queue.is_empty()) && !barges {
             return Ok(Acquired::Busy);
         }
         self.grant(request.owner.bytes(), request.ttl, request.mode, request.min_token).map(Acquired::Granted)
@@ -87,7 +88,8 @@ impl<H: Clone> Turn<'_, H> {
         let held = self.lock.live_holder(owner.bytes(), now).is_some();
         if held {
             self.happen(&Event::Ended { owner: owner.bytes(), at: now });
-        } else if planted::is(Bug::ReleaseByAnyone) {
+        }
+        if planted::is(if held { Bug::ReleaseEndsAll } else { Bug::ReleaseByAnyone }) {
             self.end(&self.lock.holders().map(|holder| (*holder.owner.bytes()).into()).collect::<Vec<_>>());
         }
         self.serve_queue();
@@ -142,13 +144,20 @@ impl<H: Clone> Turn<'_, H> {
         while let Some(front) = self.queue.as_ref().and_then(|queue| queue.front()) {
             let mode = front.mode;
             let owner = front.owner.clone();
-            if self.lock.live_holder(&owner, self.now.mono).is_none()
-                && !mode.fits(self.lock.mode(), self.lock.live_count(self.now.mono))
-            {
+            if self.lock.live_holder(&owner, self.now.mono).is_none() && !self.fits(mode) {
                 return;
             }
             self.serve_owner(&owner, mode);
+            if planted::is(Bug::OneServed) {
+                return;
+            }
         }
+    }
+
+    fn fits(&self, mode: Mode) -> bool {
+        let all = u64::try_from(self.lock.holder_count()).unwrap_or(u64::MAX);
+        let live = self.lock.live_count(self.now.mono);
+        mode.fits(self.lock.mode(), if planted::is(Bug::EndedCount) { all } else { live })
     }
 
     /// What a request that was not granted can be told.

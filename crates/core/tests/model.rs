@@ -71,6 +71,7 @@ fn assert_not_vacuous(all: &Stats) {
         ("losses", all.losses, 30),
         ("promotions", all.promotions, 50),
         ("idle locks dropped", all.dropped, 100),
+        ("steps with several holders", all.together, 1_000),
     ];
     for (what, count, least) in least {
         assert!(count >= least, "only {count} {what}, at least {least} were to be seen: {all:#?}");

@@ -25,7 +25,7 @@ use lockfence_core::planted::{Bug, plant};
 const SCHEDULES: u64 = 400;
 
 /// Each bug, and the promise that it must be seen to break (it may break others before).
-const BUGS: [(Bug, Broken); 12] = [
+const BUGS: [(Bug, Broken); 19] = [
     (Bug::TokenNotRaised, Broken::Token),
     (Bug::TokenRestartsAfterDelete, Broken::Token),
     (Bug::LeaseEndInclusive, Broken::State),
@@ -38,6 +38,13 @@ const BUGS: [(Bug, Broken); 12] = [
     (Bug::HighNotRaised, Broken::Token),
     (Bug::FloorNotRaised, Broken::Token),
     (Bug::RelativeLease, Broken::State),
+    (Bug::SharedBarges, Broken::Answer),
+    (Bug::EndedCount, Broken::Answer),
+    (Bug::ReleaseEndsAll, Broken::State),
+    (Bug::SharedBesideAny, Broken::Answer),
+    (Bug::LimitOneMore, Broken::Answer),
+    (Bug::OneServed, Broken::Answer),
+    (Bug::LookedAtLate, Broken::Answer),
 ];
 
 #[test]

@@ -219,7 +219,7 @@ impl Node {
         let result =
             work(&mut Turn { lock, queue, issuer, now, grants_from, log: &mut log, answers: &mut answered });
         if queued {
-            room.settle(0, KEY, &answered, |first| look_at(lock, first, grants_from, now));
+            room.settle(0, KEY, &answered, |first: &Waiter<Msg>| look_at(lock, first, grants_from, now));
         }
         for Answer { id, waiter, outcome } in answered {
             waiting.retain(|(_, other)| *other != id);
@@ -325,7 +325,7 @@ impl Node {
             handle: msg,
         };
         let Memory { lock, room, waiting, grants_from, .. } = &mut self.memory;
-        let id = room.enqueue(0, KEY, waiter, |first| look_at(lock, first, *grants_from, now));
+        let id = room.enqueue(0, KEY, waiter, |first: &Waiter<Msg>| look_at(lock, first, *grants_from, now));
         waiting.push((msg, id));
     }
 
@@ -387,9 +387,9 @@ fn ttl() -> Ttl {
     Ttl::from_ms(TTL_US / 1000).expect("a lease in range")
 }
 
-/// When the queue must be looked at again, of which the first asks for `first`.
-fn look_at(lock: &Lock, first: Mode, grants_from: Instant, now: Now) -> Instant {
-    let at = lock.fits_from(first, now.mono).max(grants_from);
+/// When the queue must be looked at again, in which `first` is the first.
+fn look_at(lock: &Lock, first: &Waiter<Msg>, grants_from: Instant, now: Now) -> Instant {
+    let at = lock.serves_from(&first.owner, first.mode, now.mono).max(grants_from);
     if at > now.mono { at } else { now.mono.plus_ms(1_000) }
 }
 

@@ -1,7 +1,9 @@
 //! Drives the world and its model by the same steps, and compares them after each.
 
 use super::model::{Model, Picture, Seen};
-use super::step::{Asked, Broken, Found, Line, Min, Name, Reply, Source, Step, Time, Told, Violation, Why};
+use super::step::{
+    Asked, Broken, Found, Line, Min, Name, Reply, Source, Step, Time, Told, View, Violation, Why,
+};
 use super::world::World;
 
 /// 2026-01-01, in µs since 1970.
@@ -33,6 +35,8 @@ pub(crate) struct Stats {
     pub(crate) losses: u64,
     pub(crate) promotions: u64,
     pub(crate) dropped: u64,
+    /// Steps after which some lock had several holders.
+    pub(crate) together: u64,
 }
 
 impl Stats {
@@ -41,7 +45,7 @@ impl Stats {
             steps, grants, hand_overs, renewals, not_granted, refusals, quarantined, queue_full, ..
         } = other;
         let Self { time_outs, locks_lost, disconnects, fenced, passed, restarts, losses, .. } = other;
-        let Self { promotions, dropped, .. } = other;
+        let Self { promotions, dropped, together, .. } = other;
         self.steps += steps;
         self.grants += grants;
         self.hand_overs += hand_overs;
@@ -59,6 +63,7 @@ impl Stats {
         self.losses += losses;
         self.promotions += promotions;
         self.dropped += dropped;
+        self.together += together;
     }
 }
 
@@ -365,6 +370,8 @@ impl Run {
         predict(&mut self.model, &seen)?;
         self.answers_are(told.clone())?;
         self.model.compare(&seen)?;
+        let several = |view: &View| view.holders.len() > 1;
+        self.stats.together += u64::from(views.iter().any(|(_, view)| view.as_ref().is_some_and(several)));
         self.world.replica_differs().map_or(Ok(()), |how| Err((Broken::Replica, how)))
     }
 

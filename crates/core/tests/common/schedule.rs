@@ -121,10 +121,10 @@ fn some_ms() -> impl Strategy<Value = u64> {
 
 fn kind() -> impl Strategy<Value = Kind> {
     prop_oneof![
-        6 => Just(Kind::Exclusive),
-        2 => Just(Kind::Shared),
-        1 => Just(Kind::Limit(2)),
-        1 => Just(Kind::Limit(3)),
+        5 => Just(Kind::Exclusive),
+        4 => Just(Kind::Shared),
+        2 => Just(Kind::Limit(2)),
+        2 => Just(Kind::Limit(3)),
     ]
 }
 

@@ -6,7 +6,6 @@ use lockfence_core::clock::{Instant, Now};
 use lockfence_core::codec::{Change, Log, read_issuer, read_lock, read_log, write_issuer, write_lock};
 use lockfence_core::error::Refusal;
 use lockfence_core::event::Event;
-use lockfence_core::ids::Mode;
 use lockfence_core::lock::Lock;
 use lockfence_core::queue::{Answer, Outcome, Waiter, WaiterId};
 use lockfence_core::request::{Acquire, Wait};
@@ -121,7 +120,7 @@ impl Server {
             answers: &mut answers,
         });
         if queued {
-            let look_at = |first| look_at(&record.lock, first, now.mono, self.grants_from);
+            let look_at = |first: &Waiter<u64>| look_at(&record.lock, first, now.mono, self.grants_from);
             self.room.settle(at.db, &key, &answers, look_at);
         }
         if !log.is_empty() {
@@ -188,7 +187,10 @@ impl Server {
         };
         let grants_from = self.grants_from;
         let lock = self.records.get(&at).map(|record| &record.lock);
-        let look_at = |first| lock.map_or(now.mono, |lock| lock.fits_from(first, now.mono)).max(grants_from);
+        let look_at = |first: &Waiter<u64>| {
+            let at = lock.map_or(now.mono, |lock| lock.serves_from(&first.owner, first.mode, now.mono));
+            at.max(grants_from)
+        };
         let waiter = self.room.enqueue(at.db, &at.bytes(), waiter, look_at);
         self.waiting.insert(id, waiter);
     }
@@ -381,8 +383,8 @@ impl Server {
     }
 }
 
-fn look_at(lock: &Lock, first: Mode, now: Instant, grants_from: Instant) -> Instant {
-    let at = lock.fits_from(first, now).max(grants_from);
+fn look_at(lock: &Lock, first: &Waiter<u64>, now: Instant, grants_from: Instant) -> Instant {
+    let at = lock.serves_from(&first.owner, first.mode, now).max(grants_from);
     if at > now { at } else { now.plus_ms(FALLBACK_LOOK_MS) }
 }
 
