@@ -33,13 +33,14 @@ pub(crate) fn hear_of_new_keys(ctx: Ctx) {
 
 /// Subscribes to all of it.
 pub(crate) fn subscribe(ctx: Ctx) -> bool {
-    let handlers: [(u64, raw::RedisModuleEventCallback); 6] = [
+    let handlers: [(u64, raw::RedisModuleEventCallback); 7] = [
         (raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED, Some(role_changed)),
         (raw::REDISMODULE_EVENT_LOADING, Some(loading)),
         (raw::REDISMODULE_EVENT_FLUSHDB, Some(flushed)),
         (raw::REDISMODULE_EVENT_SWAPDB, Some(swapped)),
         (raw::REDISMODULE_EVENT_CRON_LOOP, Some(cron)),
         (raw::REDISMODULE_EVENT_CONFIG, Some(config_changed)),
+        (raw::REDISMODULE_EVENT_MODULE_CHANGE, Some(modules_changed)),
     ];
     let mut all = true;
     for (id, handler) in handlers {
@@ -162,6 +163,16 @@ unsafe extern "C" fn config_changed(
             warn_of_eviction(unsafe { Ctx::new(ctx) });
         }
     });
+}
+
+/// Another module came or went: what is known of its commands may no longer be so.
+unsafe extern "C" fn modules_changed(
+    _ctx: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    _step: u64,
+    _data: *mut c_void,
+) {
+    guard(|| state::with(|state| state.inner_commands.clear()));
 }
 
 /// An allkeys-* policy evicts held locks: each eviction ends a lease early. (volatile-* spares them: they carry no

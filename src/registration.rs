@@ -6,7 +6,7 @@ use redis_module::raw;
 
 use crate::boundary::{Call, run_command};
 use crate::commands;
-use crate::server::{Ctx, api};
+use crate::server::{Ctx, READ_AND_CHANGE, api};
 
 /// The keys of a command: the places of the first and the last (every second word between them is one), and what is
 /// done with them.
@@ -48,8 +48,6 @@ macro_rules! entry {
 const COMMAND_INFO_VERSION: c_int = 1;
 
 const READ: u32 = raw::REDISMODULE_CMD_KEY_RO | raw::REDISMODULE_CMD_KEY_ACCESS;
-const READ_AND_CHANGE: u32 =
-    raw::REDISMODULE_CMD_KEY_RW | raw::REDISMODULE_CMD_KEY_ACCESS | raw::REDISMODULE_CMD_KEY_UPDATE;
 /// The two keys are used differently: the server asks the command (`getkeys-api`).
 const ASK_FOR_FLAGS: u32 = raw::REDISMODULE_CMD_KEY_VARIABLE_FLAGS;
 const MORE_KEYS: u32 = raw::REDISMODULE_CMD_KEY_INCOMPLETE;

@@ -180,6 +180,40 @@ server_tests! {
         assert_eq!(cmd!(own, "FENCE.WRITE", "lock", token, "data", "x", "GET").text(), "written");
     }
 
+    /// The right to read is asked for as the server asks for it with SET, for the options that it has.
+    fn options_that_read_need_the_right_to_read(kind: ServerKind) {
+        let server = Server::start(kind);
+        let mut admin = server.connect();
+        let token = cmd!(admin, "LOCK.ACQUIRE", "lock", "me", LONG_MS).token();
+        let mut conn = user(&server, "u", &["~lock", "%W~data", "+@all"]);
+        let options = [
+            args![],
+            args!["GET"],
+            args!["NX"],
+            args!["XX", "GET"],
+            args!["EX", 100],
+            args!["KEEPTTL", "get"],
+            args!["IFEQ", "hidden"],
+            args!["ifeq", "something else"],
+            args!["IFEQ", "hidden", "GET"],
+            args!["IFNE", "hidden"],
+            args!["IFDEQ", "0123456789abcdef"],
+            args!["IFDNE", "0123456789abcdef"],
+            args!["BOGUS"],
+        ];
+        let mut refused = 0;
+        for options in options {
+            cmd!(admin, "SET", "data", "hidden").ok();
+            let plain = conn.cmd([args!["SET", "data", "x"], options.clone()].concat());
+            cmd!(admin, "SET", "data", "hidden").ok();
+            let fenced = conn.cmd([args!["FENCE.WRITE", "lock", token, "data", "x"], options.clone()].concat());
+            let noperm = |reply: &Reply| reply.is_err() && reply.err().starts_with("NOPERM ");
+            assert_eq!(noperm(&fenced), noperm(&plain), "{options:?}: {fenced:?}, but {plain:?}");
+            refused += u32::from(noperm(&plain));
+        }
+        assert!(refused >= 3);
+    }
+
     /// A value that is the word GET is no option: it asks for no right to read.
     fn a_value_get_is_no_option(kind: ServerKind) {
         let server = Server::start(kind);

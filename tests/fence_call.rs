@@ -51,6 +51,35 @@ fn assert_all_refused(server: &Server, token: u64, prefix: &str, inner: &[Vec<Ve
     server.assert_alive();
 }
 
+/// A module with one command, OTHER.HELLO key, whose flags are the argument of MODULE LOAD.
+#[track_caller]
+fn other_module(server: &Server) -> std::path::PathBuf {
+    const SOURCE: &str = r#"
+        #include <stddef.h>
+        static const char *(*bytes)(void *, size_t *);
+        static int (*create)(void *, const char *, int (*)(void *, void **, int), const char *, int, int, int);
+        static int (*number)(void *, long long);
+        static void (*name_it)(void *, const char *, int, int);
+        static int hello(void *ctx, void **argv, int argc) { (void)argv; (void)argc; return number(ctx, 42); }
+        int RedisModule_OnLoad(void *ctx, void **argv, int argc) {
+            int (*get)(const char *, void *) = ((int (**)(const char *, void *))ctx)[0];
+            get("RedisModule_SetModuleAttribs", &name_it);
+            get("RedisModule_StringPtrLen", &bytes);
+            get("RedisModule_CreateCommand", &create);
+            get("RedisModule_ReplyWithLongLong", &number);
+            name_it(ctx, "other", 1, 1);
+            return create(ctx, "other.hello", hello, argc ? bytes(argv[0], NULL) : "", 1, 1, 1);
+        }"#;
+    let (source, module) = (server.dir().join("other.c"), server.dir().join("other.so"));
+    fs::write(&source, SOURCE).unwrap();
+    let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
+    let mut compile = std::process::Command::new(compiler);
+    let status =
+        compile.args(["-shared", "-fPIC", "-o"]).arg(&module).arg(&source).status().expect("a C compiler");
+    assert!(status.success());
+    module
+}
+
 server_tests! {
     /// "the command's own reply": for many kinds of commands the bytes that come back are those of the command itself,
     /// in both protocols, errors too; and so is what stands in the keys afterwards.
@@ -356,6 +385,135 @@ server_tests! {
         ];
         assert_all_refused(&server, token, "ERR the data key may not be the lock or fence itself", &inner);
         assert_eq!(owner(&mut conn, "lock").as_deref(), Some("me"));
+    }
+
+    /// "No FENCE.* command changes a lock": nor another one, nor a fence, whichever key of the inner command it is, in
+    /// this database or the one that COPY names. The fence that lets the call through is not raised either.
+    fn no_other_lock_or_fence_is_touched(kind: ServerKind) {
+        let (server, mut conn, token) = held(kind);
+        cmd!(conn, "LOCK.ACQUIRE", "its", "you", LONG_MS).token();
+        cmd!(conn, "FENCE.ADVANCE", "mark", 5).no_err();
+        cmd!(conn, "FENCE.ADVANCE", "keeper", 5).no_err();
+        cmd!(conn, "SELECT", 1).ok();
+        cmd!(conn, "LOCK.ACQUIRE", "there", "you", LONG_MS).token();
+        cmd!(conn, "SELECT", 0).ok();
+        for key in ["a", "x", "there", "n"] {
+            cmd!(conn, "SET", key, "1").ok();
+        }
+        cmd!(conn, "RPUSH", "list", 1, 2).no_err();
+        cmd!(conn, "SADD", "set", "m").no_err();
+        cmd!(conn, "ZADD", "z", 1, "m").no_err();
+        cmd!(conn, "GEOADD", "geo", 1, 1, "m").no_err();
+        let payload = cmd!(conn, "DUMP", "x").bytes().to_vec();
+        let mut inner = vec![
+            args!["COPY", "x", "there", "DB", 1, "REPLACE"],
+            args!["copy", "x", "there", "replace", "db", 1],
+            args!["COPY", "x", "there", "DB", 0, "DB", 1, "REPLACE"],
+        ];
+        for other in ["its", "mark"] {
+            inner.extend([
+                args!["SET", other, "x"],
+                args!["DEL", other],
+                args!["UNLINK", "a", other],
+                args!["MSET", "a", 1, other, 2],
+                args!["RENAME", "x", other],
+                args!["RENAME", other, "y"],
+                args!["RENAMENX", other, "y"],
+                args!["COPY", "x", other, "REPLACE"],
+                args!["COPY", other, "y"],
+                args!["MOVE", other, 1],
+                args!["SORT", "list", "LIMIT", 0, 1, "STORE", other],
+                args!["SUNIONSTORE", other, "set"],
+                args!["ZUNIONSTORE", other, 1, "z"],
+                args!["GEORADIUS", "geo", 1, 1, 1, "km", "STORE", other],
+                args!["GEOSEARCHSTORE", other, "geo", "FROMMEMBER", "m", "BYRADIUS", 1, "km"],
+                args!["EXPIRE", other, 1],
+                args!["PEXPIREAT", other, 1],
+                args!["PERSIST", other],
+                args!["RESTORE", other, 0, payload, "REPLACE"],
+                args!["BITOP", "NOT", other, "a"],
+                args!["PFMERGE", other],
+                args!["LMPOP", 2, "none", other, "LEFT"],
+                args!["MIGRATE", "127.0.0.1", 1, other, 0, 10],
+                args!["MIGRATE", "127.0.0.1", 1, "", 0, 10, "KEYS", "a", other],
+                args!["EXISTS", other],
+            ]);
+        }
+        assert_all_refused(&server, token, "WRONGTYPE ", &inner);
+        for words in &inner {
+            let reply = conn.cmd([&args!["FENCE.CALL", "keeper", 6], words.as_slice()].concat());
+            reply.assert_err_prefix("WRONGTYPE ");
+            let script = "return redis.pcall('FENCE.CALL', 'keeper', '6', unpack(ARGV))";
+            let reply = conn.cmd([&args!["EVAL", script, 0], words.as_slice()].concat());
+            reply.assert_err_prefix("WRONGTYPE ");
+        }
+        assert_eq!(cmd!(conn, "FENCE.CHECK", "keeper", 5).int(), 5);
+        cmd!(conn, "FENCE.WRITE", "lock", token, "its", "x").assert_err_prefix("WRONGTYPE ");
+        cmd!(conn, "FENCE.WRITE", "keeper", 6, "mark", "x").assert_err_prefix("WRONGTYPE ");
+        assert_eq!(owner(&mut conn, "its").as_deref(), Some("you"));
+        // And what touches neither works as it did, the database is the caller's.
+        conn.cmd(call(token, &args!["COPY", "x", "there", "DB", 2])).no_err();
+        assert_eq!(conn.cmd(call(token, &args!["INCR", "a"])).int(), 2);
+        cmd!(conn, "SELECT", 1).ok();
+        assert_eq!(owner(&mut conn, "there").as_deref(), Some("you"));
+        assert_eq!(cmd!(conn, "DBSIZE").int(), 1);
+    }
+
+    /// COPY under another name is still COPY.
+    fn a_renamed_copy_is_known(kind: ServerKind) {
+        let server = Server::builder(kind).config_line("rename-command copy duplicate").start();
+        let mut conn = server.connect();
+        let token = cmd!(conn, "LOCK.ACQUIRE", "lock", "me", LONG_MS).token();
+        cmd!(conn, "SELECT", 1).ok();
+        cmd!(conn, "LOCK.ACQUIRE", "there", "you", LONG_MS).token();
+        cmd!(conn, "SELECT", 0).ok();
+        cmd!(conn, "SET", "x", 1).ok();
+        conn.cmd(call(token, &args!["DUPLICATE", "x", "y"])).no_err();
+        conn.cmd(call(token, &args!["DUPLICATE", "x", "there", "DB", 1, "REPLACE"])).assert_err_prefix("WRONGTYPE ");
+    }
+
+    /// MSETEX, where the server has it: the API that tells keys has none of Valkey's.
+    fn msetex_has_keys(kind: ServerKind) {
+        let (server, mut conn, token) = held(kind);
+        if cmd!(conn, "COMMAND", "INFO", "msetex").items()[0].is_nil() {
+            return; // no such command
+        }
+        conn.cmd(call(token, &args!["MSETEX", 2, "a", "1", "b", "2", "EX", 100])).no_err();
+        assert_eq!([cmd!(conn, "GET", "a").text(), cmd!(conn, "GET", "b").text()], ["1", "2"]);
+        let told = cmd!(conn, "COMMAND", "GETKEYS", "FENCE.CALL", "lock", 1, "msetex", 2, "a", "1", "b", "2");
+        assert_eq!(told.items().iter().map(Reply::text).collect::<Vec<_>>(), ["lock", "a", "b"]);
+        let own = "ERR the data key may not be the lock or fence itself";
+        assert_all_refused(&server, token, own, &[args!["MSETEX", 2, "a", "1", "lock", "2"]]);
+        cmd!(conn, "LOCK.ACQUIRE", "its", "you", LONG_MS).token();
+        assert_all_refused(&server, token, "WRONGTYPE ", &[args!["MSETEX", 2, "a", "1", "its", "2"]]);
+        let wrong = [
+            args!["MSETEX", 3, "a", "1", "b", "2"],
+            args!["MSETEX", 0, "a", "1"],
+            args!["MSETEX", "-1", "a", "1"],
+            args!["MSETEX", "x", "a", "1"],
+            args!["MSETEX", "18446744073709551615", "a", "1"],
+            args!["MSETEX", 1, "a"],
+        ];
+        assert_all_refused(&server, token, "ERR wrong number or kind of arguments", &wrong);
+    }
+
+    /// What is known of a command is forgotten when a module comes or goes: another of that name may be another command.
+    fn a_command_of_another_module_is_asked_for_again(kind: ServerKind) {
+        let (server, mut conn, token) = held(kind);
+        let module = other_module(&server);
+        for (flags, refused) in [("readonly", None), ("readonly admin", Some("admin")), ("readonly", None)] {
+            cmd!(conn, "MODULE", "LOAD", module.to_str().unwrap(), flags).ok();
+            let reply = conn.cmd(call(token, &args!["OTHER.HELLO", "data"]));
+            match refused {
+                None => assert_eq!(reply.int(), 42),
+                Some(flag) => {
+                    let line = reply.assert_err_prefix("ERR FENCE.CALL does not run");
+                    assert!(line.contains(flag), "{line}");
+                }
+            }
+            cmd!(conn, "MODULE", "UNLOAD", "other").ok();
+            conn.cmd(call(token, &args!["OTHER.HELLO", "data"])).assert_err_prefix("ERR unknown command");
+        }
     }
 
     /// COMMAND GETKEYS and GETKEYSANDFLAGS tell the lock and the keys of the inner command, wherever these stand.

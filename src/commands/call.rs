@@ -3,10 +3,10 @@
 use std::ffi::CString;
 
 use lockfence_core::error::Refusal;
-use lockfence_core::request::split_fenced;
+use lockfence_core::request::{number, split_fenced};
 use lockfence_core::text::quoted;
 
-use super::write::refuse_same_key;
+use super::write::{refuse_locks_and_fences, refuse_same_key};
 use super::{advance, check_token, refuse_on_replica};
 use crate::boundary::Call;
 use crate::reply::Failure;
@@ -26,6 +26,8 @@ const REFUSED_FLAGS: [&[u8]; 4] = [b"blocking", b"noscript", b"admin", b"pubsub"
 pub(crate) enum InnerVerdict {
     /// It may be run.
     Runs,
+    /// It is COPY: it may be run, and may write into another database.
+    Copies,
     /// Not, because of this flag.
     Refused(String),
 }
@@ -37,8 +39,11 @@ pub(crate) fn run(call: &Call<'_>) -> Result<(), Failure> {
     let name = call.key()?;
     let inner = call.names_from(INNER);
     refuse_by_name(command)?;
-    refuse_by_flags(call.ctx, command)?;
+    let verdict = verdict_by_flags(call.ctx, command)?;
     refuse_by_keys(call.ctx, name, command, &inner)?;
+    if matches!(verdict, InnerVerdict::Copies) {
+        refuse_over_there(call.ctx, &inner)?;
+    }
     let mut key = Key::to_write(call.ctx, name);
     check_token(&mut key, token)?;
     advance::raise(&mut key, token, None);
@@ -88,36 +93,37 @@ fn refuse_by_name(command: &[u8]) -> Result<(), Failure> {
     Ok(())
 }
 
-fn refuse_by_flags(ctx: Ctx, command: &[u8]) -> Result<(), Failure> {
+fn verdict_by_flags(ctx: Ctx, command: &[u8]) -> Result<InnerVerdict, Failure> {
     let name = command.to_ascii_lowercase();
     let known = state::with(|state| state.inner_commands.get(&name).cloned());
     let verdict = match known {
         Some(verdict) => verdict,
         None => ask_flags(ctx, &name).ok_or_else(|| unknown(command))?,
     };
-    match verdict {
-        InnerVerdict::Runs => Ok(()),
-        InnerVerdict::Refused(flag) => {
-            let line =
-                format!("ERR FENCE.CALL does not run {}: the command is marked '{flag}'", quoted(command));
-            Err(Failure::Line(line))
-        }
+    if let InnerVerdict::Refused(flag) = &verdict {
+        let line = format!("ERR FENCE.CALL does not run {}: the command is marked '{flag}'", quoted(command));
+        return Err(Failure::Line(line));
     }
+    Ok(verdict)
 }
 
 fn ask_flags(ctx: Ctx, name: &[u8]) -> Option<InnerVerdict> {
     let reply = ctx.run_own(c"E", c"COMMAND", &[b"INFO", name]);
-    let refused = reply.element(0, |info| {
-        info.element(2, |flags| {
+    let known = reply.element(0, |info| {
+        // Whatever it is called by, this is the name that it began with.
+        let copies = info.element(0, |name| name.text().eq_ignore_ascii_case(b"copy"));
+        let refused = info.element(2, |flags| {
             let mut found =
                 (0..flags.len()).filter_map(|index| flags.element(index, |flag| flag.text().to_vec()));
             found.find(|flag| REFUSED_FLAGS.contains(&flag.as_slice()))
-        })
+        });
+        copies.zip(refused)
     });
-    let refused = refused??;
-    let verdict = refused.map_or(InnerVerdict::Runs, |flag| {
-        InnerVerdict::Refused(String::from_utf8_lossy(&flag).into_owned())
-    });
+    let verdict = match known?? {
+        (_, Some(flag)) => InnerVerdict::Refused(String::from_utf8_lossy(&flag).into_owned()),
+        (true, None) => InnerVerdict::Copies,
+        (false, None) => InnerVerdict::Runs,
+    };
     state::with(|state| {
         if state.inner_commands.len() >= REMEMBERED {
             state.inner_commands.clear();
@@ -136,13 +142,33 @@ fn refuse_by_keys(ctx: Ctx, keeper: Name<'_>, command: &[u8], inner: &[Name<'_>]
     let mut keys = 0_usize;
     for key in found.names(inner) {
         refuse_same_key(keeper, key)?;
+        refuse_locks_and_fences(ctx, key)?;
         keys = keys.saturating_add(1);
     }
     if keys == 0 {
         return Err(Failure::Line(format!(
-            "ERR FENCE.CALL needs a command with a key, {} has none",
+            "ERR FENCE.CALL needs a command with a key, the server tells none of {}",
             quoted(command)
         )));
+    }
+    Ok(())
+}
+
+/// `COPY source destination DB n` writes into that database, the only data command that does.
+fn refuse_over_there(ctx: Ctx, copy: &[Name<'_>]) -> Result<(), Failure> {
+    let Some(destination) = copy.get(2) else { return Ok(()) };
+    let before = ctx.db();
+    // The last DB counts. A number that is none, or out of range, is refused by the server.
+    for pair in copy.windows(2).skip(3) {
+        let [option, db] = pair else { continue };
+        let Ok(db) = number("db", db.bytes(), 0, u64::from(u32::MAX)) else { continue };
+        if !option.bytes().eq_ignore_ascii_case(b"DB") {
+            continue;
+        }
+        ctx.select_db(u32::try_from(db).unwrap_or(u32::MAX));
+        let refused = refuse_locks_and_fences(ctx, *destination);
+        ctx.select_db(before);
+        refused?;
     }
     Ok(())
 }

@@ -2,14 +2,17 @@
 
 use std::ffi::c_int;
 
+use lockfence_core::request::number;
 use lockfence_core::text::quoted;
 use redis_module::raw;
 
 use super::{Ctx, Name, api};
 
-const READ_AND_RAISE: u32 =
+/// A key that is read and may be changed.
+pub(crate) const READ_AND_CHANGE: u32 =
     raw::REDISMODULE_CMD_KEY_RW | raw::REDISMODULE_CMD_KEY_ACCESS | raw::REDISMODULE_CMD_KEY_UPDATE;
 
+/// A key that is overwritten.
 const OVERWRITE: u32 = raw::REDISMODULE_CMD_KEY_OW | raw::REDISMODULE_CMD_KEY_UPDATE;
 
 /// Why the keys of a command cannot be told.
@@ -55,7 +58,7 @@ impl InnerKeys {
                 return match *libc::__errno_location() {
                     libc::ENOENT => Err(NoKeys::Unknown),
                     libc::EINVAL => Err(NoKeys::WrongArguments),
-                    _ => Ok(Self(Vec::new())),
+                    _ => Self::of_msetex(words),
                 };
             }
             let count = usize::try_from(count).unwrap_or(0);
@@ -75,6 +78,24 @@ impl InnerKeys {
             }
             Ok(Self(keys))
         }
+    }
+
+    /// `MSETEX numkeys key value [key value …] [option …]`: Valkey 9.1 knows its keys, but its API looks only at older ways
+    /// to describe them, and has none. Any other command of which the server tells no key has none here.
+    fn of_msetex(words: &[Name<'_>]) -> Result<Self, NoKeys> {
+        let [name, count, rest @ ..] = words else { return Ok(Self(Vec::new())) };
+        if !name.bytes().eq_ignore_ascii_case(b"MSETEX") {
+            return Ok(Self(Vec::new()));
+        }
+        let most = u64::try_from(rest.len() / 2).unwrap_or(0);
+        let count = number("numkeys", count.bytes(), 1, most).map_err(|_| NoKeys::WrongArguments)?;
+        let count = usize::try_from(count).unwrap_or(0);
+        let flags = OVERWRITE.cast_signed();
+        Ok(Self((2..words.len()).step_by(2).take(count).map(|position| (position, flags)).collect()))
+    }
+
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     /// The keys among `words`; channels and the like are none.
@@ -102,7 +123,7 @@ impl Ctx {
 
     /// Reports word 1 as a lock or fence that is read and may be raised.
     pub(crate) fn report_keeper_key(self) {
-        self.report_key(1, READ_AND_RAISE);
+        self.report_key(1, READ_AND_CHANGE);
     }
 
     /// Reports a word as a key that is overwritten.
@@ -113,25 +134,5 @@ impl Ctx {
     fn report_key(self, position: c_int, flags: u32) {
         // SAFETY: the context is that of a request for key positions.
         unsafe { api!(RedisModule_KeyAtPosWithFlags(self.raw(), position, flags.cast_signed())) };
-    }
-
-    /// Whether the user of this context may read `key`.
-    pub(crate) fn user_may_read(self, key: Name<'_>) -> bool {
-        // SAFETY: the name and the user are freed by their owner, once; a context without a user has none to ask.
-        unsafe {
-            let name = api!(RedisModule_GetCurrentUserName(self.raw()));
-            if name.is_null() {
-                return true;
-            }
-            let user = api!(RedisModule_GetModuleUserFromUserName(name));
-            api!(RedisModule_FreeString(self.raw(), name));
-            if user.is_null() {
-                return false;
-            }
-            let access = raw::REDISMODULE_CMD_KEY_ACCESS.cast_signed();
-            let allowed = api!(RedisModule_ACLCheckKeyPermissions(user, key.raw(), access));
-            api!(RedisModule_FreeModuleUser(user));
-            allowed == raw::REDISMODULE_OK as c_int
-        }
     }
 }

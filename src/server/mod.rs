@@ -20,7 +20,7 @@ pub(crate) use call::CallError;
 pub(crate) use command_time::{CommandTime, call_after_command, forget_after_this_turn};
 pub(crate) use context::{Ctx, Level, Name, Text, avoid_replica_traffic, log_without_context};
 pub(crate) use key::{Key, Kinds, Slot, set_kinds};
-pub(crate) use keys::InnerKeys;
+pub(crate) use keys::{InnerKeys, READ_AND_CHANGE};
 pub(crate) use timer::Timer;
 
 /// Calls a function of the module API. The functions named in [`missing`] are there: that is checked at load.
@@ -52,9 +52,6 @@ pub(crate) fn missing() -> Option<&'static str> {
         RedisModule_LoadConfigs,
         RedisModule_GetCommandKeysWithFlags,
         RedisModule_KeyAtPosWithFlags,
-        RedisModule_ACLCheckKeyPermissions,
-        RedisModule_GetModuleUserFromUserName,
-        RedisModule_GetCurrentUserName,
         RedisModule_GetKeyNameFromOptCtx,
         RedisModule_GetDbIdFromOptCtx,
         RedisModule_GetKeyNameFromIO,
