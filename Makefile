@@ -46,6 +46,7 @@ lint: ## Format, clippy, docs, dependencies, texts: all without a warning
 	scripts/setup build
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
+	cargo clippy -p lockfence-client -- -D warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps
 	if cargo deny --version >/dev/null 2>&1; then cargo deny check; else echo "cargo deny: not run, it is not installed"; fi
 	scripts/check-text

@@ -207,3 +207,45 @@ pub(crate) fn shown(url: &str) -> String {
     let (before, _) = url.split_once('?').unwrap_or((url, ""));
     before.rsplit_once('@').map_or(before, |(_, after)| after).to_owned()
 }
+
+#[cfg(test)]
+mod tests {
+    use redis::{ConnectionAddr, ConnectionInfo};
+
+    use super::{Address, Place, Target, Tls};
+
+    fn target(url: &str) -> Target {
+        let target = Address::Url(url.to_owned()).target(&Tls::default());
+        target.unwrap_or_else(|error| unreachable!("{url}: {error}"))
+    }
+
+    /// Address, TLS, user, password, database.
+    fn shown(info: &ConnectionInfo) -> String {
+        let (settings, tls) = (info.redis_settings(), matches!(info.addr(), ConnectionAddr::TcpTls { .. }));
+        let (user, password) = (settings.username().unwrap_or("-"), settings.password().unwrap_or("-"));
+        format!("{} {tls} {user} {password} {}", info.addr(), settings.db())
+    }
+
+    #[test]
+    fn a_login_is_the_servers_and_the_sentinels_have_their_own() {
+        let url = "rediss+sentinel://us%40er:pa%2Fss@b,[::1]:7,a:26380/main/3?sentinel_user=s&sentinel_password=t%26u";
+        let target = target(url);
+        assert_eq!(target.name, "main@::1:7,a:26380,b:26379/3");
+        let Place::Sentinel(group) = target.place else { unreachable!() };
+        let sentinels: Vec<String> = group.sentinels.iter().map(shown).collect();
+        assert_eq!(sentinels, ["b:26379 true s t&u 0", "::1:7 true s t&u 0", "a:26380 true s t&u 0"]);
+        assert_eq!(shown(&crate::dial::at(&group.server, "c", 1)), "c:1 true us@er pa/ss 3");
+    }
+
+    #[test]
+    fn clusters_and_servers() {
+        let Place::Cluster(seeds) = target("valkey+cluster://:p@a:7000,b/").place else { unreachable!() };
+        assert_eq!(seeds.iter().map(shown).collect::<Vec<_>>(), ["a:7000 false - p 0", "b:6379 false - p 0"]);
+        let Place::Server(info) = target("valkeys://u:p@A/5").place else { unreachable!() };
+        assert_eq!(shown(&info), "A:6379 true u p 5");
+        assert_eq!(target("redis://A").name, target("redis://a:6379/0").name);
+        assert_eq!(target("redis+unix:///run/server.sock?db=2&pass=secret").name, "/run/server.sock/2");
+        let (one, other) = (target("redis+cluster://a,b"), target("redis+cluster://b,a,b"));
+        assert_eq!(one.name, other.name, "however it is written");
+    }
+}

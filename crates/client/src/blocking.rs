@@ -25,6 +25,7 @@ use tokio::runtime::{Handle, Runtime};
 
 use crate::config::{Builder, Options};
 use crate::error::{Error, Lost};
+use crate::fenced::DataServer;
 use crate::held::Released;
 use crate::lockfence::Stats;
 
@@ -92,6 +93,10 @@ impl Lockfence {
             .build()
             .map_err(|error| Error::Refused(error.to_string()))?;
         Ok(Self(Arc::new(Inner { client, runtime: Some(runtime) })))
+    }
+
+    pub(crate) fn client(&self) -> &crate::Lockfence {
+        &self.0.client
     }
 
     /// As [`crate::Lockfence::acquire`].
@@ -192,7 +197,7 @@ impl Held {
     ///
     /// # Errors
     /// The same.
-    pub fn fence(&self, data: &redis::Client) -> Result<Fenced, Error> {
+    pub fn fence(&self, data: impl Into<DataServer>) -> Result<Fenced, Error> {
         self.inner.run(self.held.fence(data)).map(|fenced| self.with(fenced))
     }
 
@@ -200,7 +205,7 @@ impl Held {
     ///
     /// # Errors
     /// The same.
-    pub fn fence_at(&self, data: &redis::Client, fence: impl Into<Vec<u8>>) -> Result<Fenced, Error> {
+    pub fn fence_at(&self, data: impl Into<DataServer>, fence: impl Into<Vec<u8>>) -> Result<Fenced, Error> {
         self.inner.run(self.held.fence_at(data, fence)).map(|fenced| self.with(fenced))
     }
 

@@ -43,6 +43,14 @@ pub enum ConfigError {
     /// A fenced command has no time to be answered in.
     #[error("the time for a fenced command must be at least 1 ms, not {0:?}")]
     BadFenceTimeout(Duration),
+    /// A quorum as the place of the data.
+    #[error(
+        "a quorum of {nodes} nodes holds locks, not data: the fence belongs on the server where the data is"
+    )]
+    DataOnQuorum {
+        /// How many nodes there are.
+        nodes: usize,
+    },
     /// Replicas or a disk shall acknowledge the leases of a quorum.
     #[error(
         "min_replicas and fsync are for one node, not for {nodes}: on a quorum the majority vouches for a lease; let its \
@@ -245,6 +253,8 @@ impl Builder {
     ///
     /// A lock that the new primary does not know is reported as lost, and never taken again by itself. The token of
     /// whoever gets it next is higher.
+    ///
+    /// With TLS the server's certificate must be good for the address that the sentinels announce.
     ///
     /// The addresses are those of the sentinels, `redis://host[:port]`. The user, password and database in the first one
     /// are the *server's*, and `rediss://` is for both. For sentinels with a login of their own see [`Self::node`].

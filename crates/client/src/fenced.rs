@@ -5,10 +5,38 @@ use std::time::Duration;
 
 use redis::{Cmd, ToRedisArgs, Value};
 
+use crate::config::ConfigError;
 use crate::error::Error;
-use crate::node::Node;
+use crate::lockfence::Lockfence;
+use crate::node::{Node, Place, Target};
 use crate::quorum::FailureKind;
 use crate::wire::line;
+
+/// The server where the data is, as [`Held::fence`](crate::Held::fence) takes it: a `&redis::Client`, or a `&Lockfence` of
+/// one node, which may be a primary behind sentinels or a cluster (and is then no more than an address). It must have the
+/// module.
+#[derive(Clone, Debug)]
+pub struct DataServer(pub(crate) Result<Arc<Node>, ConfigError>);
+
+impl From<&redis::Client> for DataServer {
+    fn from(client: &redis::Client) -> Self {
+        let info = client.get_connection_info().clone();
+        let target = Target { name: info.addr().to_string(), marks: Vec::new(), place: Place::Server(info) };
+        Self(Ok(Node::new(target)))
+    }
+}
+
+impl From<&Lockfence> for DataServer {
+    fn from(client: &Lockfence) -> Self {
+        Self(client.0.data().ok_or(ConfigError::DataOnQuorum { nodes: client.0.nodes.len() }))
+    }
+}
+
+impl From<&crate::blocking::Lockfence> for DataServer {
+    fn from(client: &crate::blocking::Lockfence) -> Self {
+        client.client().into()
+    }
+}
 
 /// A fenced handle on the server where the data is. Cheap to clone. Connects when it is first used, and again when its
 /// connection broke; every command ends within the client's

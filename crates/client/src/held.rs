@@ -12,9 +12,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::clock;
 use crate::config::ConfigError;
 use crate::error::{Error, Lost};
-use crate::fenced::Fenced;
+use crate::fenced::{DataServer, Fenced};
 use crate::lockfence::Inner;
-use crate::node::{Node, Place, Target};
 use crate::wire::Subject;
 
 /// What the task that holds a lock and its [`Held`] share.
@@ -119,24 +118,28 @@ impl Held {
     /// # Errors
     /// [`Error::Fenced`] where a higher token was seen already; [`Error::Refused`], [`Error::Indeterminate`];
     /// [`ConfigError::FenceNotExclusive`](crate::ConfigError::FenceNotExclusive) on a lock that was got with
-    /// [`shared`](crate::Options::shared) or [`limit`](crate::Options::limit): nothing was sent.
-    pub async fn fence(&self, data: &redis::Client) -> Result<Fenced, Error> {
+    /// [`shared`](crate::Options::shared) or [`limit`](crate::Options::limit), and
+    /// [`ConfigError::DataOnQuorum`](crate::ConfigError::DataOnQuorum): nothing was sent.
+    pub async fn fence(&self, data: impl Into<DataServer>) -> Result<Fenced, Error> {
         let mut fence = b"fence:".to_vec();
         fence.extend_from_slice(&self.subject.lock);
         self.fence_at(data, fence).await
     }
 
-    /// As [`Self::fence`], with a fence of that name. Never the lock's own.
+    /// As [`Self::fence`], with a fence of that name: never the lock's own, and on a cluster one in the slot of the data
+    /// (`fence:{acct:42}` for `{acct:42}:balance`).
     ///
     /// # Errors
     /// As [`Self::fence`].
-    pub async fn fence_at(&self, data: &redis::Client, fence: impl Into<Vec<u8>>) -> Result<Fenced, Error> {
+    pub async fn fence_at(
+        &self,
+        data: impl Into<DataServer>,
+        fence: impl Into<Vec<u8>>,
+    ) -> Result<Fenced, Error> {
         if self.subject.mode != Mode::Exclusive {
             return Err(ConfigError::FenceNotExclusive { mode: self.subject.mode.name() }.into());
         }
-        let info = data.get_connection_info().clone();
-        let place = Place::Server(info.clone());
-        let node = Node::new(Target { name: info.addr().to_string(), marks: Vec::new(), place });
+        let node = data.into().0?;
         let fenced = Fenced::new(node, fence.into(), self.token, true, self.inner.config.fence_timeout);
         fenced.advance().await?;
         Ok(fenced)

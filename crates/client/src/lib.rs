@@ -48,7 +48,7 @@ pub mod quorum;
 
 pub use config::{Builder, ConfigError, Options, Wait};
 pub use error::{Error, Lost, NodeError};
-pub use fenced::Fenced;
+pub use fenced::{DataServer, Fenced};
 pub use held::{Held, Released};
 pub use lockfence::{Lockfence, Stats};
 

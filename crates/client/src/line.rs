@@ -156,6 +156,7 @@ impl Pool {
         let next = epoch.saturating_add(1);
         if suspect && self.epoch.compare_exchange(epoch, next, Ordering::AcqRel, Ordering::Acquire).is_ok() {
             self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
+            tracing::debug!(?answer, "the connections are given up");
         }
     }
 
@@ -208,6 +209,7 @@ async fn work(pool: Arc<Pool>, mut jobs: mpsc::UnboundedReceiver<Job>) {
             _ => match pool.dialer.dial(job.within.mul_f32(0.875)).await {
                 Ok(new) => connection.insert((now, new)).1.clone(),
                 Err(failure) => {
+                    tracing::debug!(cause = %failure.text, "no connection");
                     connection = None;
                     let _ = job.answer.send(Err(failure));
                     continue;
@@ -222,7 +224,8 @@ async fn work(pool: Arc<Pool>, mut jobs: mpsc::UnboundedReceiver<Job>) {
 }
 
 async fn carry_out(pool: Arc<Pool>, mut open: MultiplexedConnection, job: Job, epoch: u64) {
-    let answer = match tokio::time::timeout(job.within, send(&mut open, &job.request)).await {
+    // Connecting has used up some of the time.
+    let answer = match tokio::time::timeout_at(job.expires, send(&mut open, &job.request)).await {
         Ok(answer) => outcome(answer),
         Err(_) => Err(no_answer(job.within)),
     };

@@ -94,7 +94,8 @@ impl Lockfence {
     ///
     /// # Errors
     /// [`Error::Held`], [`Error::TimedOut`], [`Error::NoQuorum`], [`Error::Indeterminate`], [`Error::NotDurable`],
-    /// [`Error::Config`]. None of them leaves a lock behind for longer than one lease; usually for no time at all.
+    /// [`Error::Config`]; with [`min_replicas`](Builder::min_replicas) and [`fsync`](Builder::fsync) also
+    /// [`Error::Refused`] where the server cannot do that, and [`Error::Lost`]. None of them leaves a lock behind for longer than one lease; usually for no time at all.
     pub async fn acquire(&self, name: impl AsRef<[u8]>, options: Options) -> Result<Held, Error> {
         let (session, subject) = self.session(name.as_ref(), options)?;
         self.0.counters.asked.fetch_add(1, Ordering::Relaxed);

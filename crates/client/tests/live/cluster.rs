@@ -67,6 +67,27 @@ server_tests! {
         });
     }
 
+    /// The data is in a cluster, the lock elsewhere: the fence is in the data's slot, and moves with it.
+    fn a_fence_in_a_cluster(kind: ServerKind) {
+        let (server, cluster) = (Server::start(kind), Cluster::start(kind));
+        let locks = client_of([server.url().as_str()]).build().unwrap();
+        let data = client(&cluster);
+        run(async {
+            let held = get(&locks, Options::try_once()).await;
+            let fenced = held.fence_at(&data, "fence:{lock}").await.unwrap();
+            fenced.write("{lock}:data", "one").await.unwrap();
+            let (from, to) = from_to(&cluster);
+            cluster.move_slot(key_slot(b"lock"), from, to);
+            fenced.write("{lock}:data", "two").await.unwrap();
+            held.release().await;
+            let next = get(&locks, Options::try_once()).await;
+            let newer = next.fence_at(&data, "fence:{lock}").await.unwrap();
+            assert!(matches!(fenced.write("{lock}:data", "late").await, Err(Error::Fenced(_))));
+            newer.check().await.unwrap();
+            assert_eq!(cmd!(cluster.node(to).connect(), "GET", "{lock}:data").text(), "two");
+        });
+    }
+
     /// Half a move: keys that are not there any more, or not yet, are asked for at the new owner.
     fn a_slot_between_two_servers(kind: ServerKind) {
         let cluster = Cluster::start(kind);

@@ -42,7 +42,7 @@ server_tests! {
         let locks = client_of([url.as_str()]).build().unwrap();
         let wait = || {
             let locks = locks.clone();
-            let waiting = tokio::spawn(async move { get(&locks, Options::wait_up_to(LONG)).await });
+            let waiting = tokio::spawn(async move { get(&locks, Options::wait_up_to(2 * LONG)).await });
             wait_until("a waiter", LONG, || info(&server, "waiters"), |seen| seen.contains('1'));
             waiting
         };

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use lockfence_client::{Error, Lost, Options, Released};
+use lockfence_client::{ConfigError, Error, Lost, Options, Released};
 use lockfence_testkit::{Direction, Proxy, Server, ServerKind, cmd, server_tests, wait_until};
 
 use crate::{LONG, client, client_of, get, info, is_free, ms, prolonged, run, three, wait_everywhere};
@@ -226,6 +226,8 @@ server_tests! {
         run(async {
             let first = get(&locks, Options::try_once()).await;
             assert!(first.fence_here().is_none());
+            let refused = first.fence(&locks).await;
+            assert!(matches!(refused, Err(Error::Config(ConfigError::DataOnQuorum { nodes: 3 }))), "{refused:?}");
             let fenced = first.fence(&data_client).await.unwrap();
             fenced.write("data", "one").await.unwrap();
             fenced.check().await.unwrap();
