@@ -194,6 +194,12 @@ fn finds_a_node_that_forgets_and_grants_at_once() {
     must_be_found(node(NodeBug::ForgetsAndGrants), "two holders");
 }
 
+/// Nodes that grant at once after they have come back empty exclude nobody; their tokens must still rise, by the floor.
+#[test]
+fn finds_a_restart_without_a_floor() {
+    must_be_found(Broken { floor_margin_us: Some(0), no_quarantine: true, ..Broken::default() }, "token");
+}
+
 #[test]
 fn finds_the_wall_clock_used_for_validity() {
     must_be_found(Broken { wall_clock: true, ..Broken::default() }, "two holders");

@@ -32,6 +32,8 @@ pub(crate) struct Broken {
     pub(crate) wall_clock: bool,
     /// How far above its clock a node puts its floor at a restart, µs.
     pub(crate) floor_margin_us: Option<u64>,
+    /// Nodes that come back without their data grant at once: exclusion is lost, but tokens must rise.
+    pub(crate) no_quarantine: bool,
     /// The only rule that counts: how its report begins.
     pub(crate) rule: &'static str,
 }
@@ -150,11 +152,13 @@ impl World {
     pub(crate) fn of_size(mut rng: Rng, plan: Plan) -> Self {
         let Plan { seed, broken, nodes: node_count, clients: client_count, .. } = plan;
         let skew = [20_000, 150_000, 2_500_000][rng.range(0, 3) as usize];
-        let source = if rng.chance(3_000) { TokenSource::Dense } else { TokenSource::Clock };
+        let dense = rng.chance(3_000) && !broken.no_quarantine;
+        let source = if dense { TokenSource::Dense } else { TokenSource::Clock };
         // Dense tokens rise only as far as the data survives.
-        let durable = source == TokenSource::Dense || rng.chance(3_000);
+        let durable = dense || (rng.chance(3_000) && !broken.no_quarantine);
         // The longest lease, slow clocks included.
-        let quarantine_ms = if durable && rng.chance(5_000) { 0 } else { (TTL_US + TTL_US / 50) / 1000 };
+        let without = (durable && rng.chance(5_000)) || broken.no_quarantine;
+        let quarantine_ms = if without { 0 } else { (TTL_US + TTL_US / 50) / 1000 };
         let make = |_| {
             let (ppm, wall_offset) = (rng.around(3_000), rng.around(skew));
             let Broken { node: bug, floor_margin_us, .. } = broken;
