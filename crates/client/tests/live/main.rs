@@ -16,6 +16,7 @@ mod modes;
 mod quorum;
 mod refused;
 mod sentinel;
+mod soak;
 mod without_runtime;
 
 use std::time::{Duration, Instant};
