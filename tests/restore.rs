@@ -385,6 +385,38 @@ server_tests! {
         assert_eq!(look(&mut conn, "last").unwrap().counter, wire::TOKEN_MAX);
     }
 
+    /// LOCK.BREAK at the highest token: there is none to use up, but an administrator ends the lease all the same, and the
+    /// holder is fenced; replicas agree.
+    fn a_break_at_the_highest_token_ends_and_fences(kind: ServerKind) {
+        let (server, replica) = (Server::start(kind), Server::start(kind));
+        replica.replicate_from(&server);
+        let mut conn = server.connect();
+        let lock = wire::Lock::held(wire::TOKEN_MAX, b"holder", wire::TOKEN_MAX, MINUTE_MS, MINUTE_MS);
+        cmd!(conn, "RESTORE", "last", 0, wire::lock_payload(&lock)).ok();
+        cmd!(conn, "FENCE.WRITE", "last", wire::TOKEN_MAX, "data", "held").ok();
+        let mut waiter = server.connect();
+        send!(waiter, "LOCK.ACQUIRE", "last", "waiter", MINUTE_MS, "WAIT", 0);
+        server.wait_blocked_clients(1);
+        let high = high_and_floor(&server).0;
+        assert_eq!(cmd!(conn, "LOCK.BREAK", "last").int(), 1);
+        waiter.recv(PATIENCE).assert_err_prefix("EXHAUSTED ");
+        let seen = look(&mut conn, "last").unwrap();
+        assert_eq!((seen.state.as_str(), seen.counter), ("free", wire::TOKEN_MAX));
+        for command in [
+            args!["FENCE.WRITE", "last", wire::TOKEN_MAX, "data", "stale"],
+            args!["FENCE.CALL", "last", wire::TOKEN_MAX, "APPEND", "data", "stale"],
+            args!["FENCE.CHECK", "last", wire::TOKEN_MAX],
+        ] {
+            conn.cmd(command).assert_err_prefix("FENCED ");
+        }
+        assert_eq!(cmd!(conn, "LOCK.EXTEND", "last", "holder", 1000).int(), 0);
+        assert_eq!(cmd!(conn, "LOCK.BREAK", "last").int(), 0);
+        assert_eq!(high_and_floor(&server).0, high, "nothing was issued");
+        replica.wait_in_sync(&server);
+        assert_eq!(replica.digest(), server.digest());
+        assert_eq!(look(&mut replica.connect(), "last"), Some(seen));
+    }
+
     /// Contract "Deleting a lock's key": RESTORE over a lock that stands keeps the higher counter and drops the
     /// arriving lease if it is the older one; waiters are told.
     fn restore_over_a_lock_keeps_the_higher_counter(kind: ServerKind) {

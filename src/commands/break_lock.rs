@@ -15,7 +15,7 @@ pub(crate) fn run(call: &Call<'_>) -> Result<(), Failure> {
     refuse_on_replica()?;
     let name = call.key()?;
     let mut key = Key::to_write(call.ctx, name);
-    let ended = at_lock(&mut key, |turn| turn.break_all())??;
+    let ended = at_lock(&mut key, |turn| turn.break_all())?;
     if ended > 0 {
         tell(call.ctx, name.bytes(), ended);
     }

@@ -24,7 +24,8 @@ pub(crate) struct Callbacks {
 pub(crate) struct Blocked(*mut raw::RedisModuleBlockedClient);
 
 impl Blocked {
-    /// Lets the client of this command wait; `None` where the server does not allow it.
+    /// Lets the client of this command wait; `None` where the server does not allow it. (Valkey: clients of other types than
+    /// `normal`, to which a RESP3 client that is subscribed belongs.)
     ///
     /// Without a time-out of the server's own: its race with an answer is a fault of some versions (redis PR#13015).
     pub(crate) fn new(ctx: Ctx, callbacks: Callbacks) -> Option<Self> {

@@ -11,6 +11,7 @@ use crate::event::Event;
 pub use crate::holders::Holder;
 use crate::holders::{Holders, over_by};
 use crate::ids::{Mode, Token};
+use crate::limits;
 use crate::owner::OwnerName;
 use crate::planted::{self, Bug};
 use crate::wheel::Filed;
@@ -185,14 +186,16 @@ impl Lock {
     /// Whether a write that carries `token` still counts: the counter, by which it was accepted, or why it does not.
     ///
     /// Accepted are the token of a live holder, and the counter itself until the next grant. A token is stale as
-    /// soon as a higher one was issued, not only once the newer holder has written (guarantee G4).
+    /// soon as a higher one was issued, not only once the newer holder has written (guarantee G4). Above the highest there
+    /// will be none, so that one counts while its lease is live only.
     ///
     /// # Errors
     /// [`Refusal::Stale`] below the counter, [`Refusal::NeverIssued`] above it.
     pub fn check(&self, token: Token, now: Instant) -> Result<u64, Refusal> {
         let number = token.get();
         let stale_accepted = planted::is(Bug::StaleAccepted) && number < self.counter;
-        if number == self.counter || stale_accepted || self.is_live_token(number, now) {
+        let latest = number == self.counter && number < limits::TOKEN_MAX;
+        if latest || stale_accepted || self.is_live_token(number, now) {
             return Ok(self.counter);
         }
         if number > self.counter {

@@ -11,6 +11,7 @@ use crate::codec::Log;
 use crate::error::Refusal;
 use crate::event::{Event, Lease};
 use crate::ids::{Mode, Owner, Token};
+use crate::limits;
 use crate::lock::Lock;
 use crate::planted::{self, Bug};
 use crate::queue::{Answer, Grant, Outcome, Queue, Standing, WaiterId};
@@ -116,22 +117,19 @@ impl<H: Clone> Turn<'_, H> {
     }
 
     /// LOCK.BREAK: how many holders were ended. A token is used up, so that they are fenced at once; then the queue
-    /// is served.
-    ///
-    /// # Errors
-    /// [`Refusal::Exhausted`] when there is no higher token.
-    pub fn break_all(&mut self) -> Result<u64, Refusal> {
+    /// is served. At the highest token there is none to use up, and none is needed: there only a live lease counts.
+    pub fn break_all(&mut self) -> u64 {
         let ended = self.lock.live_count(self.now.mono);
-        let broken = if self.lock.counter() > 0 { self.end_all() } else { Ok(()) };
+        if self.lock.counter() > 0 {
+            let token = self.issuer.next(self.lock, None, self.now);
+            let counter = token.as_ref().map_or(limits::TOKEN_MAX, |token| token.get());
+            self.happen(&Event::Broken { counter, at: self.now.mono });
+            if let Ok(token) = token {
+                self.took(token);
+            }
+        }
         self.serve_queue();
-        broken.map(|()| ended)
-    }
-
-    fn end_all(&mut self) -> Result<(), Refusal> {
-        let token = self.issuer.next(self.lock, None, self.now)?;
-        self.happen(&Event::Broken { counter: token.get(), at: self.now.mono });
-        self.took(token);
-        Ok(())
+        ended
     }
 
     /// Grants the lock to those at the head of the queue, as long as they fit. Called by every command, and by the

@@ -15,6 +15,7 @@ use common::step::{Name, Reply, Time, Why};
 use common::world::now;
 use lockfence_core::clock::Ttl;
 use lockfence_core::codec::write_lock;
+use lockfence_core::error::Refusal;
 use lockfence_core::event::{Event, Lease};
 use lockfence_core::ids::{Mode, Owner, Token};
 use lockfence_core::limits::{FLOOR_MARGIN_US, ISSUED_AHEAD_US, PROPOSAL_AHEAD_US, TOKEN_MAX};
@@ -346,7 +347,7 @@ fn the_highest_token_ends_its_lock_and_no_other() {
     let mut node = Node::settled();
     node.restore(A, TOKEN_MAX);
     assert_eq!(node.ask(A, None), Err(Why::Exhausted));
-    assert_eq!(node.command(A, |turn| turn.break_all()), Reply::Refused(Why::Exhausted));
+    assert_eq!(node.command(A, |turn| Ok(turn.break_all())), Reply::Number(0));
     assert_eq!(node.release(A), Reply::Number(0));
     let other = node.grant(B);
     assert!(other <= node.base() + PROPOSAL_AHEAD_US + 1, "{other} is far ahead of {}", node.base());
@@ -369,6 +370,28 @@ fn grants_of_the_last_tokens_leave_enough_to_others() {
     let other = node.grant(B);
     assert!(other <= node.base() + ISSUED_AHEAD_US + 1, "{other} is far ahead of {}", node.base());
     assert!(node.grant(B) > other);
+}
+
+#[test]
+fn at_the_highest_token_break_ends_the_lease_and_its_token() {
+    for end in ["break", "release"] {
+        let mut node = Node::settled();
+        node.restore(A, TOKEN_MAX - 1);
+        assert_eq!(node.ask(A, None), Ok(TOKEN_MAX));
+        let check = |node: &Node| {
+            let lock = node.server.lock(A).unwrap();
+            lock.check(Token::MAX, now(node.time).mono)
+        };
+        assert_eq!(check(&node), Ok(TOKEN_MAX), "its holder may write");
+        let ended = match end {
+            "break" => node.command(A, |turn| Ok(turn.break_all())),
+            _ => node.release(A),
+        };
+        assert_eq!(ended, Reply::Number(1));
+        // There is no higher token to fence it with, and none will ever be issued.
+        assert!(matches!(check(&node), Err(Refusal::Stale { .. })), "after {end}");
+        assert_eq!(node.ask(A, None), Err(Why::Exhausted));
+    }
 }
 
 #[test]

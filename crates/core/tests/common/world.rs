@@ -159,7 +159,7 @@ impl World {
 
     pub(crate) fn break_all(&mut self, id: u64, at: Name) {
         let now = self.now();
-        self.primary.command(id, at, now, |turn| turn.break_all());
+        self.primary.command(id, at, now, |turn| Ok(turn.break_all()));
         self.replicate();
     }
 
