@@ -77,6 +77,7 @@ enum Kind {
 
 /// A URL that names several hosts, in its parts.
 struct Group<'u> {
+    url: &'u str,
     kind: Kind,
     scheme: &'u str,
     /// `user:password@`, or nothing.
@@ -100,7 +101,7 @@ impl<'u> Group<'u> {
             .map_or((rest, Vec::new()), |(before, path)| (before, path.split('/').collect()));
         let at = authority.rfind('@').map_or(0, |at| at.saturating_add(1));
         let (login, hosts) = authority.split_at(at);
-        Some(Self { kind, scheme, login, hosts: hosts.split(',').collect(), path, query })
+        Some(Self { url, kind, scheme, login, hosts: hosts.split(',').collect(), path, query })
     }
 
     fn infos(
@@ -113,7 +114,7 @@ impl<'u> Group<'u> {
         let each = self.hosts.iter().map(|host| {
             let has_port = host.rsplit_once(':').is_some_and(|(_, after)| !after.contains(']'));
             let port = port.filter(|_| !has_port).map(|port| format!(":{port}")).unwrap_or_default();
-            info(&format!("{}://{login}{host}{port}/{db}", self.scheme), host, tls)
+            info(&format!("{}://{login}{host}{port}/{db}", self.scheme), &shown(self.url), tls)
         });
         each.collect()
     }
@@ -202,10 +203,45 @@ fn named(info: ConnectionInfo) -> ConnectionInfo {
     info.set_redis_settings(settings.set_lib_name("lockfence-client", env!("CARGO_PKG_VERSION")))
 }
 
-/// The URL without what is secret.
+/// The URL without what is secret: a password may hold any character, also those that end it in a URL that is written
+/// as it should be. So this shows what stands behind the last `@`, up to the options; and of a URL without one that may
+/// have ended in the middle of a password, nothing.
 pub(crate) fn shown(url: &str) -> String {
-    let (before, _) = url.split_once('?').unwrap_or((url, ""));
-    before.rsplit_once('@').map_or(before, |(_, after)| after).to_owned()
+    let without_options = |text: &str| text.split_once('?').map_or(text, |(before, _)| before).to_owned();
+    if let Some((_, after)) = url.rsplit_once('@') {
+        return without_options(after);
+    }
+    let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
+    let hosts = rest.split(['/', '?']).next().unwrap_or_default();
+    let is_port = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    let may_be_login =
+        |host: &str| host.rsplit_once(':').is_some_and(|(before, port)| !is_port(port) || before.is_empty());
+    if !hosts.contains('[') && hosts.split(',').any(may_be_login) {
+        return format!("{scheme}://…");
+    }
+    without_options(url)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::shown;
+
+    #[test]
+    fn no_password_is_shown() {
+        for (url, expected) in [
+            ("redis://host:1/0", "redis://host:1/0"),
+            ("redis://[::1]:6379/0", "redis://[::1]:6379/0"),
+            ("redis://u:secret@host:1/0", "host:1/0"),
+            ("redis://u:s3?cr3t@host:1/0", "host:1/0"),
+            ("redis://u:s@cret@host:1/0?x=y", "host:1/0"),
+            ("redis+sentinel://u:s3/cr3t@host,other/name", "host,other/name"),
+            ("redis://u:s3cr3t", "redis://…"),
+            ("redis+unix:///path?user=u&pass=secret", "redis+unix:///path"),
+            ("redis+unix:///path?user=u&pass=sec@ret", "ret"),
+        ] {
+            assert_eq!(shown(url), expected, "{url}");
+        }
+    }
 }
 
 #[cfg(test)]

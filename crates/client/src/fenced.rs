@@ -7,6 +7,7 @@ use redis::{Cmd, ToRedisArgs, Value};
 
 use crate::config::ConfigError;
 use crate::error::Error;
+use crate::held::Shared;
 use crate::lockfence::Lockfence;
 use crate::node::{Node, Place, Target};
 use crate::quorum::FailureKind;
@@ -46,8 +47,9 @@ pub struct Fenced {
     node: Arc<Node>,
     fence: Vec<u8>,
     token: u64,
-    /// Whether the key is a fence, to be made and raised; a lock makes its own numbers.
-    raises: bool,
+    /// For a key that is a fence, to be made and raised while this says that the lock is held: a fence that was lost has
+    /// forgotten successors, too. `None` for a lock, which makes its own numbers.
+    raised_while: Option<Arc<Shared>>,
     within: Duration,
 }
 
@@ -56,10 +58,10 @@ impl Fenced {
         node: Arc<Node>,
         fence: Vec<u8>,
         token: u64,
-        raises: bool,
+        raised_while: Option<Arc<Shared>>,
         within: Duration,
     ) -> Self {
-        Self { node, fence, token, raises, within }
+        Self { node, fence, token, raised_while, within }
     }
 
     /// Announces the token: from now on lower ones are refused.
@@ -113,10 +115,11 @@ impl Fenced {
         self.fenced(&cmd).await.map(|_| ())
     }
 
-    /// Runs a fenced command; makes the fence again where the server has lost it.
+    /// Runs a fenced command; makes the fence again where the server has lost it, if the lock is still held.
     async fn fenced(&self, cmd: &Cmd) -> Result<Value, Error> {
+        let may_raise = || self.raised_while.as_ref().is_some_and(|held| !held.remaining().is_zero());
         match self.run(cmd).await {
-            Err(Error::Fenced(why)) if self.raises && why.ends_with("has no record") => {
+            Err(Error::Fenced(why)) if why.ends_with("has no record") && may_raise() => {
                 self.advance().await?;
                 self.run(cmd).await
             }

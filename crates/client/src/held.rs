@@ -24,6 +24,13 @@ pub(crate) struct Shared {
     pub(crate) lost: watch::Sender<Option<Lost>>,
 }
 
+impl Shared {
+    /// How long it may be taken as held without another renewal.
+    pub(crate) fn remaining(&self) -> Duration {
+        clock::until(Instant::from_micros(self.valid_until.load(Ordering::Acquire)))
+    }
+}
+
 /// How a release ended. Releasing a lock that was lost is no error: it is not held, as asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Released {
@@ -75,7 +82,7 @@ impl Held {
     /// suspended time included.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        clock::until(Instant::from_micros(self.shared.valid_until.load(Ordering::Acquire)))
+        self.shared.remaining()
     }
 
     /// Whether it may be taken as held at this moment.
@@ -116,7 +123,8 @@ impl Held {
     /// it is refused there once a higher token was seen. The token is announced at once.
     ///
     /// # Errors
-    /// [`Error::Fenced`] where a higher token was seen already; [`Error::Refused`], [`Error::Indeterminate`];
+    /// [`Error::Fenced`] where a higher token was seen already; [`Error::Lost`] where the lock is not held any more;
+    /// [`Error::Refused`], [`Error::Indeterminate`];
     /// [`ConfigError::FenceNotExclusive`](crate::ConfigError::FenceNotExclusive) on a lock that was got with
     /// [`shared`](crate::Options::shared) or [`limit`](crate::Options::limit), and
     /// [`ConfigError::DataOnQuorum`](crate::ConfigError::DataOnQuorum): nothing was sent.
@@ -140,7 +148,12 @@ impl Held {
             return Err(ConfigError::FenceNotExclusive { mode: self.subject.mode.name() }.into());
         }
         let node = data.into().0?;
-        let fenced = Fenced::new(node, fence.into(), self.token, true, self.inner.config.fence_timeout);
+        if !self.is_held() {
+            // The fence may have been lost, and a successor's higher token with it.
+            return Err(Error::Lost(self.loss().unwrap_or(Lost::Expired)));
+        }
+        let (shared, within) = (Some(self.shared.clone()), self.inner.config.fence_timeout);
+        let fenced = Fenced::new(node, fence.into(), self.token, shared, within);
         fenced.advance().await?;
         Ok(fenced)
     }
@@ -154,6 +167,6 @@ impl Held {
     pub fn fence_here(&self) -> Option<Fenced> {
         let node = self.inner.data()?;
         let within = self.inner.config.fence_timeout;
-        Some(Fenced::new(node, self.subject.lock.clone(), self.token, false, within))
+        Some(Fenced::new(node, self.subject.lock.clone(), self.token, None, within))
     }
 }

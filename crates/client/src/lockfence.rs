@@ -10,7 +10,7 @@ use tracing::Instrument as _;
 
 use crate::config::{Builder, Config, ConfigError, Options, Wait, check_mode, check_times};
 use crate::durable::{self, Acks};
-use crate::error::Error;
+use crate::error::{Error, Lost};
 use crate::held::Held;
 use crate::node::{Node, Target};
 use crate::quorum::{Settings, order};
@@ -95,7 +95,8 @@ impl Lockfence {
     /// # Errors
     /// [`Error::Held`], [`Error::TimedOut`], [`Error::NoQuorum`], [`Error::Indeterminate`], [`Error::NotDurable`],
     /// [`Error::Config`]; with [`min_replicas`](Builder::min_replicas) and [`fsync`](Builder::fsync) also
-    /// [`Error::Refused`] where the server cannot do that, and [`Error::Lost`]. None of them leaves a lock behind for longer than one lease; usually for no time at all.
+    /// [`Error::Refused`] where the server cannot do that, and [`Error::Lost`]. None of them leaves a lock behind for
+    /// longer than one lease; usually for no time at all.
     pub async fn acquire(&self, name: impl AsRef<[u8]>, options: Options) -> Result<Held, Error> {
         let (session, subject) = self.session(name.as_ref(), options)?;
         self.0.counters.asked.fetch_add(1, Ordering::Relaxed);
@@ -131,7 +132,11 @@ impl Lockfence {
         let done = tokio::select! {
             biased;
             lost = held.lost() => Err(Error::Lost(lost)),
-            value = body(&held) => Ok(value),
+            value = body(&held) => match held.loss() {
+                // A body that does not let others run is not dropped; what it did may have been too late.
+                _ if held.is_held() => Ok(value),
+                lost => Err(Error::Lost(lost.unwrap_or(Lost::Expired))),
+            },
         };
         held.release().await;
         done

@@ -87,7 +87,7 @@ pub(crate) fn reply(command: Command, answer: Answer) -> Reply {
 
 fn acquired(value: &Value) -> Option<Reply> {
     match number(field(value, "granted")?)? {
-        1 => Some(Reply::Granted { token: number(field(value, "token")?)? }),
+        1 => Some(Reply::Granted { token: Token::new(number(field(value, "token")?)?)?.get() }),
         _ => Some(Reply::Standing(standing(value))),
     }
 }

@@ -49,8 +49,11 @@ pub struct Grant {
     pub started: Instant,
     /// Until when it may be taken as held.
     pub valid_until: Instant,
-    /// What this owner has at each node.
+    /// What this owner may have at each node, by all that it has asked for.
     pub traces: PerNode<Trace>,
+    /// What it has at each node by the round that won: only that counts for the hold. An earlier request may have no
+    /// answer yet where that round has one, and a lease that it did have may have gone since.
+    pub won: PerNode<Trace>,
 }
 
 /// How an attempt ended.
@@ -298,7 +301,8 @@ impl Attempt {
             }
             _ => return,
         };
-        let grant = Grant { owner, token, started: round.started(), valid_until, traces };
+        let won = round.traces();
+        let grant = Grant { owner, token, started: round.started(), valid_until, traces, won };
         self.phase = Phase::Over(Some(Outcome::Won(grant)));
         self.give_back_late(now);
     }

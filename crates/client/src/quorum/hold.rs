@@ -89,7 +89,7 @@ impl Hold {
         turn: &mut Turn<'_>,
     ) -> Self {
         let place = |node| Place {
-            lease: match grant.traces[node] {
+            lease: match grant.won[node] {
                 Trace::Lease => Lease::Held { since: 0, proven: grant.valid_until },
                 Trace::Nothing | Trace::Unknown => Lease::Missing,
             },
@@ -204,7 +204,10 @@ impl Hold {
                 if !proves {
                     place.lease = Lease::Missing;
                 }
-                self.top_up(node, turn.mono());
+                // Where too few are left the lock is lost: then nothing is taken any more.
+                if self.unbroken().count() >= self.settings.majority() {
+                    self.top_up(node, turn.mono());
+                }
             }
             (Ask::TopUp, Reply::Granted { .. }) if proves => place.prove(proven),
             (Ask::TopUp, Reply::Granted { .. }) => {

@@ -1,0 +1,106 @@
+//! Single stories of the protocol's machines, step by step: what the simulation meets by chance.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+use lockfence_client::quorum::attempt::{Attempt, Grant, Outcome, Patience};
+use lockfence_client::quorum::hold::{Hold, Loss, Terms};
+use lockfence_client::quorum::{Command, Effect, NodeId, Reply, SendId, Settings, Standing, Turn};
+use lockfence_core::clock::{Instant, Now, Wall};
+
+const TOKEN: u64 = 1_764_428_400_000_000;
+
+/// One client of one node, and its clock.
+struct Story {
+    at: Instant,
+    bits: u128,
+}
+
+impl Story {
+    const fn new() -> Self {
+        Self { at: Instant::from_micros(1_000_000), bits: 0 }
+    }
+
+    fn turn<T>(&mut self, step: impl FnOnce(&mut Turn<'_>) -> T) -> T {
+        let now = Now { mono: self.at, wall: Wall::from_micros(TOKEN) };
+        let bits = &mut self.bits;
+        let mut draw = || {
+            *bits += 1;
+            *bits
+        };
+        step(&mut Turn { now, bits: &mut draw })
+    }
+
+    fn settings() -> Settings {
+        Settings::new(1, 10_000)
+    }
+
+    /// A lock that is won from the queue while the question whether the node is still there has no answer yet.
+    fn won_while_probed(&mut self) -> Grant {
+        let (settings, order) = (Self::settings(), vec![NodeId(0)]);
+        let mut attempt = self.turn(|turn| Attempt::start(settings, order, Patience::Forever, 0, turn));
+        let (first, _) = sent(|| attempt.effect()).pop().unwrap();
+        let taken = Reply::Standing(Standing { owner: Some(b"other".to_vec()), ttl_ms: 9_000, waiters: 0 });
+        self.turn(|turn| attempt.on_reply(turn, first, taken));
+        let (wait, command) = sent(|| attempt.effect()).pop().unwrap();
+        assert!(matches!(command, Command::Acquire { wait_ms: Some(_), .. }), "{command:?}");
+        self.at = attempt.deadline().unwrap();
+        self.turn(|turn| attempt.on_time(turn));
+        let (_, probe) = sent(|| attempt.effect()).pop().unwrap();
+        assert!(matches!(probe, Command::Acquire { wait_ms: None, .. }), "{probe:?}");
+        self.turn(|turn| attempt.on_reply(turn, wait, Reply::Granted { token: TOKEN }));
+        let (round, _) = sent(|| attempt.effect()).pop().unwrap();
+        self.turn(|turn| attempt.on_reply(turn, round, Reply::Granted { token: TOKEN }));
+        let Some(Outcome::Won(grant)) = attempt.outcome() else { panic!("{attempt:?}") };
+        grant
+    }
+
+    fn hold(&mut self, grant: &Grant) -> Hold {
+        let terms = Terms { renew: true, hold_until: None };
+        self.turn(|turn| Hold::new(Self::settings(), vec![NodeId(0)], grant, terms, turn))
+    }
+
+    /// The request of the next renewal.
+    fn renewal(&mut self, hold: &mut Hold) -> (SendId, Command) {
+        self.at = hold.deadline().unwrap();
+        self.turn(|turn| hold.on_time(turn));
+        sent(|| hold.effect()).pop().unwrap()
+    }
+}
+
+fn sent(mut effect: impl FnMut() -> Option<Effect>) -> Vec<(SendId, Command)> {
+    let mut all = Vec::new();
+    while let Some(effect) = effect() {
+        if let Effect::Send { id, command, .. } = effect {
+            all.push((id, command));
+        }
+    }
+    all
+}
+
+/// What the round that won says of a node counts, not that an earlier request there has no answer yet: that lock would
+/// be taken as missing at once, and lost as broken with nobody having touched it.
+#[test]
+fn a_lock_that_was_won_while_the_node_was_probed_is_renewed() {
+    let mut story = Story::new();
+    let grant = story.won_while_probed();
+    let mut hold = story.hold(&grant);
+    let (id, command) = story.renewal(&mut hold);
+    assert!(matches!(command, Command::Extend { .. }), "{command:?}");
+    story.turn(|turn| hold.on_reply(turn, id, Reply::Done(true)));
+    assert_eq!(hold.loss(), None);
+    assert!(hold.valid_until(story.at).unwrap() > grant.valid_until);
+}
+
+/// Where too few nodes are left nothing is taken any more: whoever broke the lock would find it held again.
+#[test]
+fn a_lock_that_is_lost_is_not_taken_again() {
+    let mut story = Story::new();
+    let grant = story.won_while_probed();
+    let mut hold = story.hold(&grant);
+    let (id, _) = story.renewal(&mut hold);
+    story.turn(|turn| hold.on_reply(turn, id, Reply::Done(false)));
+    let asked = sent(|| hold.effect());
+    assert!(asked.iter().all(|(_, command)| *command == Command::Look), "{asked:?}");
+    let (look, _) = asked.into_iter().next().unwrap();
+    story.turn(|turn| hold.on_reply(turn, look, Reply::Standing(Standing::default())));
+    assert_eq!(hold.loss(), Some(Loss::Broken));
+}
