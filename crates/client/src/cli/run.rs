@@ -2,7 +2,7 @@
 
 mod child;
 mod control;
-mod job;
+pub(crate) mod job;
 mod signals;
 
 use std::process;
@@ -40,7 +40,11 @@ pub(crate) async fn run(args: &Run) -> Result<u8, Failed> {
     };
     let ended = Control::new(child, &held, args, &tell).run(&mut signals).await;
     let released = give_back(held, &client).await;
-    Ok(verdict(ended, released, &tell))
+    let code = verdict(ended, released, &tell);
+    if matches!(ended, Ended::ByItself { code: own, interrupted: true, .. } if own == code) {
+        job::interrupt();
+    }
+    Ok(code)
 }
 
 /// Releases the lock. Servers that did not answer the first time get a little more time.
@@ -53,7 +57,7 @@ async fn give_back(held: Held, client: &Lockfence) -> Released {
 
 /// The exit code; a loss goes before the command's own.
 fn verdict(ended: Ended, released: Released, tell: &Tell) -> u8 {
-    let Ended::ByItself { code, held } = ended else { return exit::LOST };
+    let Ended::ByItself { code, held, .. } = ended else { return exit::LOST };
     match released {
         Released::NotHeld => {}
         _ if !held => {}

@@ -19,6 +19,13 @@ struct Shell {
 
 impl Shell {
     fn open(server: &Server) -> Self {
+        let shell = Self::run(server, "bash", &["--norc", "--noprofile", "--noediting", "-i"]);
+        shell.wait("prompt> ");
+        shell
+    }
+
+    /// Something else than a shell, with a terminal of its own.
+    fn run(server: &Server, program: &str, args: &[&str]) -> Self {
         let size = nix::pty::Winsize { ws_row: 24, ws_col: 100, ws_xpixel: 0, ws_ypixel: 0 };
         let pty = openpty(Some(&size), None).unwrap();
         let (input, output, error) = (
@@ -27,12 +34,9 @@ impl Shell {
             File::from(pty.slave),
         );
         let mut command = Command::new("setsid");
-        command.args(["--ctty", "--wait", "bash", "--norc", "--noprofile", "--noediting", "-i"]);
-        command
-            .env("LOCKFENCE_NODES", server.url())
-            .env("PS1", "prompt> ")
-            .env("L", PROGRAM)
-            .env("TERM", "xterm");
+        command.args(["--ctty", "--wait", program]).args(args);
+        command.env("LOCKFENCE_NODES", server.url());
+        command.env("PS1", "prompt> ").env("L", PROGRAM).env("TERM", "xterm");
         let child = command.stdin(input).stdout(output).stderr(error).spawn().unwrap();
         drop(command); // and with it the other ends
         let terminal = File::from(pty.master);
@@ -44,9 +48,7 @@ impl Shell {
                 to.lock().unwrap().push_str(&String::from_utf8_lossy(&bytes[..length]));
             }
         });
-        let shell = Self { child, terminal, seen };
-        shell.wait("prompt> ");
-        shell
+        Self { child, terminal, seen }
     }
 
     fn keys(&self, keys: &str) {
@@ -175,6 +177,59 @@ fn fg_does_not_go_on_without_the_lock() {
     assert!(!late.exists(), "the command went on without the lock");
 }
 
+/// A loop ends with the command that Ctrl-C ended, whoever runs it.
+#[test]
+fn ctrl_c_ends_a_loop() {
+    let Some(server) = server() else { return };
+    let shell = Shell::open(&server);
+    let run = "$L run --lock lock --wait 1m -- sh -c 'echo re\"\"ady; exec sleep 600'";
+    for (line, pipe) in [
+        (format!("for i in 1 2 3; do {run}; done"), ""),
+        (format!("sh -c \"while :; do {}; done\"", run.replace('"', "\\\"")), ""),
+        (format!("bash -c \"while :; do {}; done\"", run.replace('"', "\\\"")), ""),
+        (format!("for i in 1 2 3; do {run}; done"), " | cat"),
+    ] {
+        shell.line(&format!("{line}{pipe}"), "ready\r\n");
+        shell.keys("\x03");
+        shell.wait("prompt> ");
+        shell.line("echo code=$?", "code=130");
+        wait_free(&server);
+    }
+}
+
+/// Ctrl-Z stops a script that waits for lockfence, too.
+#[test]
+fn ctrl_z_stops_the_whole_job() {
+    let Some(server) = server() else { return };
+    let shell = Shell::open(&server);
+    shell.line("sh -c \"\\$L run --lock lock --ttl 10m -- sh -c 'echo re''ady; while :; do echo tick; sleep 0.05; done'; echo after\"", "ready");
+    shell.keys("\x1a");
+    shell.wait("Stopped");
+    shell.line("fg", "tick");
+    shell.keys("\x03");
+    shell.wait("prompt> ");
+    wait_free(&server);
+}
+
+/// Where no shell could let it go on again Ctrl-Z does nothing, as for any program.
+#[test]
+fn ctrl_z_without_a_shell_does_nothing() {
+    let Some(server) = server() else { return };
+    let script = "trap 'exit 7' INT; echo ready; while :; do echo tick; sleep 0.05; done";
+    let mut alone =
+        Shell::run(&server, PROGRAM, &["run", "--lock", "lock", "--ttl", "10m", "--", "sh", "-c", script]);
+    alone.wait("ready");
+    for _ in 0..3 {
+        alone.keys("\x1a");
+        alone.wait("^Z");
+        alone.keys("");
+        alone.wait("tick");
+    }
+    alone.keys("\x03");
+    assert_eq!(alone.child.wait().unwrap().code(), Some(7));
+    assert!(is_free(&server));
+}
+
 #[test]
 fn break_asks() {
     let Some(server) = server() else { return };
@@ -211,6 +266,11 @@ fn watch_draws_in_place_until_ctrl_c() {
     }
     shell.wait("many:15");
     assert!(!shell.seen().contains("many:40"));
+    shell.keys("\x1a");
+    shell.wait("\x1b[?1049l");
+    shell.wait("Stopped");
+    shell.line("fg", "\x1b[?1049h");
+    shell.wait("bob");
     server.pause();
     shell.keys("\x03"); // also while a server is silent
     shell.wait("\x1b[?1049l");
