@@ -3,7 +3,7 @@
 use lockfence_core::error::Refusal;
 use lockfence_core::queue::{Grant, Outcome, Standing};
 
-use crate::server::Ctx;
+use crate::server::{CallError, Ctx};
 
 const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 const READ_ONLY: &str = "READONLY You can't write against a read only replica.";
@@ -19,6 +19,12 @@ pub(crate) enum Failure {
     ReadOnly,
     /// A line of another origin.
     Line(String),
+}
+
+impl From<CallError> for Failure {
+    fn from(error: CallError) -> Self {
+        Self::Line(error.0)
+    }
 }
 
 impl From<Refusal> for Failure {

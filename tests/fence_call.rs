@@ -81,6 +81,26 @@ fn other_module(server: &Server) -> std::path::PathBuf {
 }
 
 server_tests! {
+    /// Exactly one reply, also where the server gives the module none (Valkey, for these two): the next command's reply
+    /// would be taken for it.
+    fn a_value_of_the_wrong_type_has_its_reply(kind: ServerKind) {
+        let server = Server::start(kind);
+        let mut conn = server.connect();
+        cmd!(conn, "FENCE.ADVANCE", "f", 1).int();
+        cmd!(conn, "RPUSH", "list", 1).int();
+        cmd!(conn, "SADD", "set", 1).int();
+        for key in ["list", "set"] {
+            for inner in [&["GETDEL", key][..], &["GETSET", key, "1"], &["GET", key], &["INCR", key], &["GETEX", key]] {
+                let words: Vec<&str> = ["FENCE.CALL", "f", "1"].iter().chain(inner).copied().collect();
+                let reply = conn.cmd(words);
+                let line = reply.err();
+                assert!(line.starts_with("WRONGTYPE ") || line.contains("wrong type"), "{inner:?}: {line}");
+                assert_eq!(cmd!(conn, "ECHO", "next").text(), "next");
+            }
+        }
+        assert_eq!(cmd!(conn, "LRANGE", "list", 0, -1).items().len(), 1);
+    }
+
     /// "the command's own reply": for many kinds of commands the bytes that come back are those of the command itself,
     /// in both protocols, errors too; and so is what stands in the keys afterwards.
     fn data_commands_answer_as_themselves(kind: ServerKind) {

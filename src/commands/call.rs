@@ -62,11 +62,7 @@ fn run_inner(ctx: Ctx, command: &[u8], words: &[Name<'_>]) -> Result<(), Failure
             let user = "NOPERM this user has no permissions to run the";
             Err(Failure::Line(format!("{user} {} command or to use its keys", quoted(command.as_bytes()))))
         }
-        Some(line) if reply.is_absent() => Err(Failure::Line(line)),
-        _ => {
-            reply.pass_on();
-            Ok(())
-        }
+        _ => Ok(reply.pass_on()?),
     }
 }
 

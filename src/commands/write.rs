@@ -43,8 +43,7 @@ pub(crate) fn run(call: &Call<'_>) -> Result<(), Failure> {
     drop(key);
     // As the server itself: permission is asked for FENCE.WRITE and its keys, not for SET. !: replicated as its
     // effect. 0: in the caller's protocol. E: errors as replies.
-    call.ctx.run(c"!0E", c"SET", &call.names_from(DATA_KEY)).pass_on();
-    Ok(())
+    Ok(call.ctx.run(c"!0E", c"SET", &call.names_from(DATA_KEY)).pass_on()?)
 }
 
 /// Whatever the inner command does with its keys, it must not end a lease or a fence: LOCK.BREAK by those who may not.

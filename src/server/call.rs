@@ -6,6 +6,10 @@ use redis_module::raw;
 
 use super::{Ctx, Name, Text, api};
 
+/// For the client, where the server has nothing to say.
+const NO_REPLY: &str =
+    "ERR the server gave no reply to the command: it did not run it, or the value is of the wrong type";
+
 /// Why a command that the module ran did not do what it should.
 #[derive(Debug)]
 pub(crate) struct CallError(pub(crate) String);
@@ -54,15 +58,24 @@ impl Ctx {
 }
 
 impl Reply {
-    /// Passes the reply on to the client, in its own protocol.
-    pub(crate) fn pass_on(&self) {
+    /// Passes the reply on to the client, in its own protocol. One that is absent is an error: the client would take
+    /// the reply to its next command for this one's.
+    pub(crate) fn pass_on(&self) -> Result<(), CallError> {
+        if self.is_absent() {
+            return Err(CallError(NO_REPLY.to_owned()));
+        }
         // SAFETY: the reply is live.
         unsafe { api!(RedisModule_ReplyWithCallReply(self.ctx.raw(), self.raw)) };
+        Ok(())
     }
 
-    /// Whether the server ran nothing and says nothing.
-    pub(crate) fn is_absent(&self) -> bool {
+    /// Whether the server says nothing: it ran nothing, or the command ended without a reply. (On Valkey GETDEL and
+    /// GETSET do so, where a module runs them on a value of the wrong type.)
+    fn is_absent(&self) -> bool {
+        let mut len = 0;
+        // SAFETY: the reply is live; the server says how long it is.
         self.raw.is_null()
+            || unsafe { api!(RedisModule_CallReplyProto(self.raw, &raw mut len)).is_null() || len == 0 }
     }
 
     fn kind(&self) -> i32 {
@@ -73,7 +86,7 @@ impl Reply {
     /// The error line, if the reply is an error (also when the server ran nothing).
     pub(crate) fn error(&self) -> Option<String> {
         if self.is_absent() {
-            return Some("ERR the server did not run the command".to_owned());
+            return Some(NO_REPLY.to_owned());
         }
         (self.kind() == raw::REDISMODULE_REPLY_ERROR as i32)
             .then(|| String::from_utf8_lossy(self.text()).into_owned())

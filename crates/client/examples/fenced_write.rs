@@ -2,7 +2,7 @@
 //! without noticing.
 //!
 //! ```text
-//! cargo run --example fenced_write -- redis://data.example redis://a.example [redis://b.example redis://c.example]
+//! cargo run -p lockfence-client --example fenced_write -- redis://data.example redis://a.example [redis://b.example redis://c.example]
 //! ```
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! One leader among any number of programs: whoever holds the lock leads, until it steps down or loses it.
 //!
 //! ```text
-//! cargo run --example leader_election -- NAME TERMS redis://127.0.0.1:6379 […]
+//! cargo run -p lockfence-client --example leader_election -- NAME TERMS redis://127.0.0.1:6379 […]
 //! ```
 //! Start it several times; end one with Ctrl-C or kill -9 and see another take over.
 use std::time::Duration;

@@ -2,7 +2,7 @@
 //! server may be down.
 //!
 //! ```text
-//! cargo run --example quorum -- redis://127.0.0.1:7001 redis://127.0.0.1:7002 redis://127.0.0.1:7003
+//! cargo run -p lockfence-client --example quorum -- redis://127.0.0.1:7001 redis://127.0.0.1:7002 redis://127.0.0.1:7003
 //! ```
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! One server: take a lock, work while it is held, release it.
 //!
 //! ```text
-//! cargo run --example single -- redis://127.0.0.1:6379
+//! cargo run -p lockfence-client --example single -- redis://127.0.0.1:6379
 //! ```
 use std::time::Duration;
 

@@ -2,7 +2,7 @@
 //! On one server; a quorum cannot count them.
 //!
 //! ```text
-//! cargo run --example worker_pool -- redis://127.0.0.1:6379
+//! cargo run -p lockfence-client --example worker_pool -- redis://127.0.0.1:6379
 //! ```
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;

@@ -224,28 +224,6 @@ pub(crate) fn shown(url: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::shown;
-
-    #[test]
-    fn no_password_is_shown() {
-        for (url, expected) in [
-            ("redis://host:1/0", "redis://host:1/0"),
-            ("redis://[::1]:6379/0", "redis://[::1]:6379/0"),
-            ("redis://u:secret@host:1/0", "host:1/0"),
-            ("redis://u:s3?cr3t@host:1/0", "host:1/0"),
-            ("redis://u:s@cret@host:1/0?x=y", "host:1/0"),
-            ("redis+sentinel://u:s3/cr3t@host,other/name", "host,other/name"),
-            ("redis://u:s3cr3t", "redis://…"),
-            ("redis+unix:///path?user=u&pass=secret", "redis+unix:///path"),
-            ("redis+unix:///path?user=u&pass=sec@ret", "ret"),
-        ] {
-            assert_eq!(shown(url), expected, "{url}");
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
     use redis::{ConnectionAddr, ConnectionInfo};
 
     use super::{Address, Place, Target, Tls};
@@ -283,5 +261,22 @@ mod tests {
         assert_eq!(target("redis+unix:///run/server.sock?db=2&pass=secret").name, "/run/server.sock/2");
         let (one, other) = (target("redis+cluster://a,b"), target("redis+cluster://b,a,b"));
         assert_eq!(one.name, other.name, "however it is written");
+    }
+
+    #[test]
+    fn no_password_is_shown() {
+        for (url, expected) in [
+            ("redis://host:1/0", "redis://host:1/0"),
+            ("redis://[::1]:6379/0", "redis://[::1]:6379/0"),
+            ("redis://u:secret@host:1/0", "host:1/0"),
+            ("redis://u:s3?cr3t@host:1/0", "host:1/0"),
+            ("redis://u:s@cret@host:1/0?x=y", "host:1/0"),
+            ("redis+sentinel://u:s3/cr3t@host,other/name", "host,other/name"),
+            ("redis://u:s3cr3t", "redis://…"),
+            ("redis+unix:///path?user=u&pass=secret", "redis+unix:///path"),
+            ("redis+unix:///path?user=u&pass=sec@ret", "ret"),
+        ] {
+            assert_eq!(super::shown(url), expected, "{url}");
+        }
     }
 }

@@ -73,8 +73,23 @@ impl Chunk {
         self.bytes.get(..self.first_ends).unwrap_or_default()
     }
 
+    /// A chunk for that name and others. The first one of a tick may stay small.
+    fn new(key: &[u8], first: bool) -> Self {
+        let whole = key.len().saturating_add(2 * NUMBER_BYTES_MAX);
+        let capacity = if first { 0 } else { whole.max(CHUNK_BYTES) };
+        Self { bytes: Vec::with_capacity(capacity), ..Self::default() }
+    }
+
     fn has_room(&self, key: &[u8]) -> bool {
-        self.bytes.len().saturating_add(key.len()) <= CHUNK_BYTES - 2 * NUMBER_BYTES_MAX
+        let own = key.len().saturating_sub(self.shared(key));
+        let needed = self.bytes.len().saturating_add(own).saturating_add(2 * NUMBER_BYTES_MAX);
+        // A first name may be longer than a chunk: the same again takes next to nothing.
+        needed <= CHUNK_BYTES.max(self.first_ends.saturating_mul(2))
+    }
+
+    /// How much of a name is that of the first.
+    fn shared(&self, key: &[u8]) -> usize {
+        self.first().iter().zip(key).take_while(|(one, other)| one == other).count()
     }
 
     fn push(&mut self, key: &[u8]) {
@@ -82,7 +97,7 @@ impl Chunk {
             self.bytes.extend_from_slice(key);
             self.first_ends = key.len();
         }
-        let shared = self.first().iter().zip(key).take_while(|(one, other)| one == other).count();
+        let shared = self.shared(key);
         put_number(&mut self.bytes, u64::try_from(shared).unwrap_or(u64::MAX));
         put_bytes(&mut self.bytes, key.get(shared..).unwrap_or_default());
     }
@@ -120,9 +135,7 @@ impl Wheel {
             _ => self.ticks.entry(place).or_default(),
         };
         if !chunks.last().is_some_and(|chunk| chunk.has_room(key)) {
-            // The first one may stay small.
-            let capacity = if chunks.is_empty() { 0 } else { CHUNK_BYTES };
-            chunks.push(Chunk { bytes: Vec::with_capacity(capacity), ..Chunk::default() });
+            chunks.push(Chunk::new(key, chunks.is_empty()));
         }
         if let Some(chunk) = chunks.last_mut() {
             chunk.push(key);
@@ -231,6 +244,21 @@ mod tests {
         assert_eq!(out[1], b"lock:{order:");
         assert_eq!(out[2..102], names);
         assert_eq!(out[102].len(), 70_000);
+    }
+
+    #[test]
+    fn a_long_name_that_is_filed_again_and_again_takes_few_bytes() {
+        for len in [1_500, 3_000, 65_536] {
+            let mut wheel = Wheel::default();
+            let name = alloc::vec![b'x'; len];
+            for _ in 0..1_000 {
+                wheel.file(0, &name, ms(1));
+            }
+            let bytes: usize = wheel.ticks.values().flatten().map(|chunk| chunk.bytes.capacity()).sum();
+            assert!(bytes < 4 * len + 40_000, "{bytes} bytes for 1,000 times {len}");
+            let due = core::iter::from_fn(|| wheel.take_due(ms(1000)));
+            assert_eq!(due.filter(|due| due.key == name).count(), 1_000);
+        }
     }
 
     #[test]

@@ -35,18 +35,25 @@ pub(crate) async fn run(args: &Break) -> Result<u8, Failed> {
     }
     let answers = admin.break_lock(name).await;
     let ended = answers.iter().filter_map(|node| node.answer.as_ref().ok()).copied().max().unwrap_or(0);
-    tell(name, ended, &answers, args.json)?;
+    tell(name, ended, &answers, admin.majority(), args.json)?;
     verdict(&answers, admin.majority())?;
     Ok(if ended == 0 { NOT_HELD } else { 0 })
 }
 
-fn tell(name: &[u8], ended: u64, answers: &[AtNode<u64>], as_json: bool) -> Result<(), Failed> {
+fn tell(
+    name: &[u8],
+    ended: u64,
+    answers: &[AtNode<u64>],
+    majority: usize,
+    as_json: bool,
+) -> Result<(), Failed> {
     if as_json {
         let name = escape::for_json(name);
         let nodes = answers.iter().map(json::BrokenAtNode::from).collect();
         return Ok(say::print(&json::text(&json::Broken { name, ended, nodes }, true))?);
     }
-    if answers.iter().all(|node| node.answer.is_err()) {
+    let silent = answers.iter().filter(|node| node.answer.is_err()).count();
+    if ended == 0 && answers.len().saturating_sub(silent) < majority {
         return Ok(()); // the verdict says it all
     }
     let name = escape::for_people(name);
@@ -64,7 +71,7 @@ fn question(lock: &Merged<'_>) -> String {
         others => format!(" and {others} more"),
     };
     format!(
-        "\"{}\" is held by {who}{others} since {}; {} wait. Break it? [y/N] ",
+        "\"{}\" is held by {who}{others} for {} now; {} wait. Break it? [y/N] ",
         escape::for_people(lock.name),
         time::shown(lock.held),
         lock.waiters

@@ -32,7 +32,12 @@ impl Look {
     }
 
     pub(crate) fn merged(&self) -> Merged<'_> {
-        merge::lock(&self.name, &self.states(), self.majority)
+        let mut merged = merge::lock(&self.name, &self.states(), self.majority);
+        let answered = self.answers.iter().filter(|node| node.answer.is_ok()).count();
+        if merged.state == State::Free && answered < self.majority {
+            merged.state = State::Unknown;
+        }
+        merged
     }
 
     fn states(&self) -> Vec<&LockState> {

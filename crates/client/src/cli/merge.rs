@@ -15,6 +15,8 @@ pub(crate) enum State {
     /// At some nodes, but nobody at a majority.
     Partly,
     Held,
+    /// Nobody, as far as is known, but too few nodes have answered.
+    Unknown,
 }
 
 impl State {
@@ -23,6 +25,7 @@ impl State {
             Self::Free => "free",
             Self::Partly => "partly",
             Self::Held => "held",
+            Self::Unknown => "unknown",
         }
     }
 }

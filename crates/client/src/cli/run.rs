@@ -24,12 +24,23 @@ use crate::{escape, nodes, say, time};
 const GIVE_BACK: Duration = Duration::from_secs(2);
 
 pub(crate) async fn run(args: &Run) -> Result<u8, Failed> {
-    let mut signals = Signals::listen()?;
     let tell = Tell::new(args);
-    let client = client(args, &tell)?;
-    let held = match acquire(&client, args, &tell, &mut signals).await? {
+    let result = run_under_lock(args, &tell).await;
+    tell.aside.finish();
+    let (code, interrupted) = result?;
+    if interrupted {
+        job::interrupt();
+    }
+    Ok(code)
+}
+
+/// The exit code, and whether it is that of a command that died of Ctrl-C.
+async fn run_under_lock(args: &Run, tell: &Tell) -> Result<(u8, bool), Failed> {
+    let mut signals = Signals::listen()?;
+    let client = client(args, tell)?;
+    let held = match acquire(&client, args, tell, &mut signals).await? {
         Got::Lock(held) => held,
-        Got::Signal(signal) => return Ok(signal_code(signal as i32)),
+        Got::Signal(signal) => return Ok((signal_code(signal as i32), false)),
     };
     let child = match Child::start(&args.command, &held, nodes::bytes(&args.lock)) {
         Ok(child) => child,
@@ -38,13 +49,10 @@ pub(crate) async fn run(args: &Run) -> Result<u8, Failed> {
             return Err(Failed::new(code, why));
         }
     };
-    let ended = Control::new(child, &held, args, &tell).run(&mut signals).await;
+    let ended = Control::new(child, &held, args, tell).run(&mut signals).await;
     let released = give_back(held, &client).await;
-    let code = verdict(ended, released, &tell);
-    if matches!(ended, Ended::ByItself { code: own, interrupted: true, .. } if own == code) {
-        job::interrupt();
-    }
-    Ok(code)
+    let code = verdict(ended, released, tell);
+    Ok((code, matches!(ended, Ended::ByItself { code: own, interrupted: true, .. } if own == code)))
 }
 
 /// Releases the lock. Servers that did not answer the first time get a little more time.
@@ -158,17 +166,18 @@ fn not_had(error: Error, args: &Run, tell: &Tell) -> Failed {
 }
 
 /// What is said about the lock, to those who want to hear it.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Tell {
     lock: String,
     quiet: bool,
     verbose: bool,
+    aside: say::Aside,
 }
 
 impl Tell {
     fn new(args: &Run) -> Self {
         let lock = escape::for_people(nodes::bytes(&args.lock));
-        Self { lock, quiet: args.quiet, verbose: args.verbose }
+        Self { lock, quiet: args.quiet, verbose: args.verbose, aside: say::Aside::new() }
     }
 
     /// What changes the outcome.
@@ -185,7 +194,7 @@ impl Tell {
 
     fn line(&self, text: &str) {
         if !self.quiet {
-            say::line(&format!("lockfence: {text}"));
+            self.aside.line(format!("lockfence: {text}"));
         }
     }
 }

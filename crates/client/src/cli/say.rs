@@ -1,6 +1,9 @@
 //! What is written: data on the standard output, everything else on the standard error output, never a password.
 
 use std::io::{self, Write as _};
+use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::thread;
+use std::time::Duration;
 
 /// Writes data. A closed pipe is an error like any other here; [`crate::exit::Failed`] makes it a quiet end.
 pub(crate) fn print(text: &str) -> io::Result<()> {
@@ -15,6 +18,42 @@ pub(crate) fn line(text: &str) {
     text.push('\n');
     // Where nobody listens there is nobody to tell.
     let _ = io::stderr().lock().write_all(text.as_bytes());
+}
+
+/// Lines for people that nobody may have to wait for: where the standard error output is a full pipe that nobody reads,
+/// writing to it takes for ever. A thread of its own writes; what it is behind with for too long is left out.
+#[derive(Debug)]
+pub(crate) struct Aside {
+    lines: SyncSender<String>,
+    /// Disconnected once all is written.
+    writes: Receiver<()>,
+}
+
+impl Aside {
+    const LINES_MAX: usize = 64;
+    const FINISHES_WITHIN: Duration = Duration::from_millis(200);
+
+    /// Where the system gives no thread nothing is said.
+    pub(crate) fn new() -> Self {
+        let (lines, to_write) = mpsc::sync_channel::<String>(Self::LINES_MAX);
+        let (writing, writes) = mpsc::sync_channel::<()>(0);
+        let write = move || {
+            let _writing = writing;
+            to_write.iter().for_each(|text| line(&text));
+        };
+        let _ = thread::Builder::new().name("say".to_owned()).spawn(write);
+        Self { lines, writes }
+    }
+
+    pub(crate) fn line(&self, text: String) {
+        let _ = self.lines.try_send(text);
+    }
+
+    /// Lets it write what there is, for a moment.
+    pub(crate) fn finish(self) {
+        drop(self.lines);
+        let _ = self.writes.recv_timeout(Self::FINISHES_WITHIN);
+    }
 }
 
 /// `text` without what may be a password: in each line that has a URL, all between the first `://` and the last `@`, and

@@ -1,6 +1,8 @@
 //! The command is stopped when its lock is lost, and is gone before anybody else can have it.
 
 use std::fs;
+use std::io::Write as _;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use lockfence_testkit::{Proxy, cmd, wait_until};
@@ -34,6 +36,30 @@ fn who_took_it_is_said_and_quiet_is_quiet() {
         assert_eq!(ended.err.is_empty(), !said);
         cmd!(conn, "LOCK.BREAK", "lock").no_err();
     }
+}
+
+/// Nobody reads what lockfence says, and the pipe is full: the command is stopped all the same.
+#[test]
+fn a_full_pipe_holds_up_no_stop() {
+    let Some(server) = server() else { return };
+    let mut command = run_sh([&server], &["--ttl", "9s", "--grace", "300ms"], "trap '' TERM; exec sleep 600");
+    let (unread, full) = full_pipe();
+    let mut run = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(full).spawn().unwrap();
+    let held = || !cmd!(server.connect(), "LOCK.INFO", "lock").is_nil();
+    wait_until("the lock is held", LONG, held, |held| *held);
+    assert_eq!(cmd!(server.connect(), "LOCK.BREAK", "lock").int(), 1);
+    let ended = wait_until("lockfence ends", LONG, || run.try_wait().unwrap(), Option::is_some);
+    assert_eq!(ended.unwrap().code(), Some(118));
+    drop(unread);
+}
+
+/// A pipe into which nothing fits any more, and its other end.
+fn full_pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
+    let (reader, writer) = std::io::pipe().unwrap();
+    let mut filler = writer.try_clone().unwrap();
+    // Blocks when it is full, and ends when the reader does.
+    std::thread::spawn(move || while filler.write_all(&[b'x'; 4096]).is_ok() {});
+    (reader, writer)
 }
 
 /// TERM is not heeded: KILL after the grace, for the command and for what it started.

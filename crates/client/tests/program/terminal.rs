@@ -237,7 +237,7 @@ fn break_asks() {
     take(&server, "alice");
     for answer in ["n", "", "what"] {
         shell.line("$L break lock", "Break it? [y/N] ");
-        assert!(shell.seen().contains("\"lock\" is held by alice since "), "{}", shell.seen());
+        assert!(shell.seen().contains("\"lock\" is held by alice for "), "{}", shell.seen());
         shell.line(answer, "nothing was broken");
         shell.line("echo code=$?", "code=1");
         assert!(!is_free(&server));

@@ -113,21 +113,21 @@ impl<'a> Control<'a> {
     }
 
     fn stop(&mut self, why: &str) {
-        let grace = time::shown(self.grace);
-        self.tell.news(&format!("{why}: stopping the command (TERM, then KILL after {grace})"));
         let now = Instant::now();
         let kill_at = now.checked_add(self.grace).unwrap_or(now);
         self.stopping = Some(Stopping { kill_at, killed: false });
         self.child.signal_group(Signal::SIGTERM);
         self.child.signal_group(Signal::SIGCONT); // a stopped one would not notice
+        let grace = time::shown(self.grace);
+        self.tell.news(&format!("{why}: stopping the command (TERM, then KILL after {grace})"));
     }
 
     fn kill(&mut self) {
-        self.tell.detail("still there after the grace: killing it");
         if let Some(stopping) = &mut self.stopping {
             stopping.killed = true;
         }
         self.child.signal_group(Signal::SIGKILL);
+        self.tell.detail("still there after the grace: killing it");
     }
 
     /// Somebody stopped the command. Where that came from the terminal the shell must see lockfence stop.
