@@ -10,8 +10,8 @@ SHELL := /bin/bash
 
 TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 CORES := $(shell nproc 2>/dev/null || echo 2)
-# Each test has a server of its own, which mostly waits; more than 8 at once gain nothing.
-THREADS ?= $(shell n=$(CORES); [ $$n -lt 2 ] && n=2; [ $$n -gt 8 ] && n=8; echo $$n)
+# Each test has a server of its own, which mostly waits: two a core, but more than 8 at once gain nothing.
+THREADS ?= $(shell n=$$((2 * $(CORES))); [ $$n -gt 8 ] && n=8; echo $$n)
 
 .PHONY: help
 help: ## List the targets

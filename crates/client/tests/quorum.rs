@@ -1,5 +1,5 @@
 //! Single stories of the protocol's machines, step by step: what the simulation meets by chance.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::arithmetic_side_effects, reason = "tests")]
 
 use lockfence_client::quorum::attempt::{Attempt, Grant, Outcome, Patience};
 use lockfence_client::quorum::hold::{Hold, Loss, Terms};
