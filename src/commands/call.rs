@@ -32,6 +32,9 @@ pub(crate) enum InnerVerdict {
     Refused(String),
 }
 
+/// Valkey gives a module no reply to these where the value is no string, nor to what the module runs next.
+const SILENT: [&[u8]; 2] = [b"GETDEL", b"GETSET"];
+
 pub(crate) fn run(call: &Call<'_>) -> Result<(), Failure> {
     let (token, rest) = split_fenced("fence.call", call.words, 1)?;
     let Some(command) = rest.first() else { return Err(Refusal::WrongArity("fence.call").into()) };
@@ -54,6 +57,10 @@ pub(crate) fn run(call: &Call<'_>) -> Result<(), Failure> {
 /// C: as the calling user. S: the server's rules for writes, nothing that scripts may not run. M: memory limit.
 /// E: errors as replies. 0: in the caller's protocol. !: replicated as its effects.
 fn run_inner(ctx: Ctx, command: &[u8], words: &[Name<'_>]) -> Result<(), Failure> {
+    let is_silent = SILENT.iter().any(|silent| command.eq_ignore_ascii_case(silent));
+    if is_silent && words.first().is_some_and(|data| Key::to_read(ctx, *data).is_no_string()) {
+        return Err(Failure::WrongType);
+    }
     let command = CString::new(command).map_err(|_| unknown(command))?;
     let reply = ctx.run(c"CSME0!", &command, words);
     match reply.error() {

@@ -101,6 +101,16 @@ impl<'t> Key<'t> {
         }
     }
 
+    /// Whether data of another type than a string stands here.
+    pub(crate) fn is_no_string(&self) -> bool {
+        if self.raw.is_null() {
+            return false;
+        }
+        // SAFETY: the key is open.
+        let kind = unsafe { api!(RedisModule_KeyType(self.raw)) };
+        kind != raw::REDISMODULE_KEYTYPE_EMPTY as i32 && kind != raw::REDISMODULE_KEYTYPE_STRING as i32
+    }
+
     /// Puts a lock's record here.
     pub(crate) fn set_lock(&mut self, record: Box<LockRecord>) {
         self.set(&LOCK, record);
