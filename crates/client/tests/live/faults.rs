@@ -19,7 +19,8 @@ server_tests! {
             proxy.hold(Direction::ToClient);
             let result = locks.try_acquire("lock").await;
             assert!(matches!(&result, Err(Error::Indeterminate(_))), "{result:?}");
-            assert!(!is_free(&server), "it was granted");
+            // It may have been given back by now.
+            assert!(info(&server, "grants").contains('2'), "it was granted");
             proxy.cut();
             proxy.pass();
             wait_until("given back", LONG, || is_free(&server), |free| *free);
