@@ -2,7 +2,7 @@
 
 mod child;
 mod control;
-pub(crate) mod job;
+mod job;
 mod signals;
 
 use std::process;
@@ -27,20 +27,15 @@ pub(crate) async fn run(args: &Run) -> Result<u8, Failed> {
     let tell = Tell::new(args);
     let result = run_under_lock(args, &tell).await;
     tell.aside.finish();
-    let (code, interrupted) = result?;
-    if interrupted {
-        job::interrupt();
-    }
-    Ok(code)
+    result
 }
 
-/// The exit code, and whether it is that of a command that died of Ctrl-C.
-async fn run_under_lock(args: &Run, tell: &Tell) -> Result<(u8, bool), Failed> {
+async fn run_under_lock(args: &Run, tell: &Tell) -> Result<u8, Failed> {
     let mut signals = Signals::listen()?;
     let client = client(args, tell)?;
     let held = match acquire(&client, args, tell, &mut signals).await? {
         Got::Lock(held) => held,
-        Got::Signal(signal) => return Ok((signal_code(signal as i32), false)),
+        Got::Signal(signal) => return Ok(signal_code(signal as i32)),
     };
     let child = match Child::start(&args.command, &held, nodes::bytes(&args.lock)) {
         Ok(child) => child,
@@ -51,8 +46,7 @@ async fn run_under_lock(args: &Run, tell: &Tell) -> Result<(u8, bool), Failed> {
     };
     let ended = Control::new(child, &held, args, tell).run(&mut signals).await;
     let released = give_back(held, &client).await;
-    let code = verdict(ended, released, tell);
-    Ok((code, matches!(ended, Ended::ByItself { code: own, interrupted: true, .. } if own == code)))
+    Ok(verdict(ended, released, tell))
 }
 
 /// Releases the lock. Servers that did not answer the first time get a little more time.
@@ -65,7 +59,7 @@ async fn give_back(held: Held, client: &Lockfence) -> Released {
 
 /// The exit code; a loss goes before the command's own.
 fn verdict(ended: Ended, released: Released, tell: &Tell) -> u8 {
-    let Ended::ByItself { code, held, .. } = ended else { return exit::LOST };
+    let Ended::ByItself { code, held } = ended else { return exit::LOST };
     match released {
         Released::NotHeld => {}
         _ if !held => {}

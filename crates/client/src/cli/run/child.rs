@@ -16,9 +16,10 @@ use lockfence_client::Held;
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
-use nix::unistd::{Pid, getppid};
+use nix::unistd::{Pid, getpgid, getppid};
 use tokio::signal::unix::{self, SignalKind};
 
+use super::job::Terminal;
 use super::signal_code;
 use crate::exit;
 use crate::{escape, say};
@@ -92,9 +93,9 @@ impl Child {
         }
     }
 
-    /// Takes note of its end.
-    pub(super) fn reap(&mut self) -> End {
-        self.process.wait().map_or(End { code: exit::USAGE, interrupted: false }, End::from)
+    /// Takes note of its end, and says with what exit code.
+    pub(super) fn reap(&mut self) -> u8 {
+        self.process.wait().map_or(exit::USAGE, exit_code)
     }
 
     /// To the command alone.
@@ -113,23 +114,11 @@ impl Child {
     }
 }
 
-/// How the command ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct End {
-    /// Its exit code, or 128 + n for a signal.
-    pub(super) code: u8,
-    /// Whether it died of INT.
-    pub(super) interrupted: bool,
-}
-
-impl From<ExitStatus> for End {
-    fn from(status: ExitStatus) -> Self {
-        let code = match (status.code(), status.signal()) {
-            (Some(code), _) => u8::try_from(code).unwrap_or(u8::MAX),
-            (None, Some(signal)) => signal_code(signal),
-            (None, None) => exit::USAGE,
-        };
-        Self { code, interrupted: status.signal() == Some(Signal::SIGINT as i32) }
+fn exit_code(status: ExitStatus) -> u8 {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => u8::try_from(code).unwrap_or(u8::MAX),
+        (None, Some(signal)) => signal_code(signal),
+        (None, None) => exit::USAGE,
     }
 }
 
@@ -158,6 +147,9 @@ pub(crate) fn become_command() -> Option<u8> {
     let name = arguments.next()?;
     if nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).is_err() || getppid() != Pid::from_raw(parent) {
         return Some(exit::USAGE); // the parent has died before the request stood
+    }
+    if let Ok(group) = getpgid(Some(Pid::from_raw(parent))) {
+        Terminal::find().take_over(group);
     }
     let error = Command::new(&name).args(arguments).exec();
     let NotStarted { code, why } = not_started(&name, &error);

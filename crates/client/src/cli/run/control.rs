@@ -21,15 +21,9 @@ const SOON: Duration = Duration::from_millis(20);
 /// How it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ended {
-    /// By itself, or by a signal that was not for the sake of the lock.
-    ByItself {
-        /// The exit code.
-        code: u8,
-        /// Whether the lock was held until then.
-        held: bool,
-        /// Whether somebody pressed Ctrl-C, and it died of that.
-        interrupted: bool,
-    },
+    /// By itself, or by a signal that was not for the sake of the lock: the exit code, and whether the lock was held
+    /// until then.
+    ByItself { code: u8, held: bool },
     /// It was asked to end because the lock was lost.
     Stopped,
 }
@@ -83,12 +77,9 @@ impl<'a> Control<'a> {
             }
         }
         let held = self.held.is_held(); // before anything else takes time
-        let end = self.child.reap();
+        let code = self.child.reap();
         self.terminal.take_back(self.child.group());
-        let Some(stopping) = self.stopping else {
-            let interrupted = end.interrupted && self.terminal.is_there();
-            return Ended::ByItself { code: end.code, held, interrupted };
-        };
+        let Some(stopping) = self.stopping else { return Ended::ByItself { code, held } };
         self.finish_group(stopping.kill_at).await;
         Ended::Stopped
     }
@@ -145,17 +136,15 @@ impl<'a> Control<'a> {
             return self.tell.detail("the command was stopped; the lock stays held");
         }
         self.terminal.take_back(group);
-        job::stop();
-        // Time may have passed without renewals. The command stays where it is until it is certain that nobody else has
-        // the lock.
-        if !still_held(self.held, self.margin).await {
-            return self.stop("was lost while it was stopped");
+        job::stop_here();
+        // Time has passed without renewals. The command stays where it is until it is certain that nobody else has the
+        // lock.
+        if still_held(self.held, self.margin).await {
+            self.terminal.offer(group);
+            self.child.signal_group(Signal::SIGCONT);
+        } else {
+            self.stop("was lost while it was stopped");
         }
-        if for_terminal && !self.terminal.ask(group) {
-            sleep(LOOK_EVERY).await; // it will only ask again
-        }
-        self.terminal.offer(group);
-        self.child.signal_group(Signal::SIGCONT);
     }
 }
 

@@ -7,8 +7,8 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal as _};
 
-use nix::sys::signal::{SigSet, SigmaskHow, Signal, killpg};
-use nix::unistd::{Pid, getpgrp, tcgetpgrp, tcsetpgrp};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill};
+use nix::unistd::{Pid, getpgrp, getpid, tcgetpgrp, tcsetpgrp};
 
 /// The terminal of this session; nothing where there is none.
 pub(super) struct Terminal {
@@ -32,6 +32,14 @@ impl Terminal {
     pub(super) fn offer(&self, group: Pid) {
         if self.wanted && self.has(getpgrp()) {
             self.give(group);
+        }
+    }
+
+    /// In the process that is about to become the command: takes it from lockfence's group. What is typed once the command
+    /// has said something is then for the command.
+    pub(super) fn take_over(&self, from: Pid) {
+        if self.wanted && self.has(from) {
+            self.give(getpgrp());
         }
     }
 
@@ -68,17 +76,7 @@ impl Terminal {
     }
 }
 
-/// Stops lockfence, and what else is in its job, until somebody lets them go on (`fg`, `bg`): what the terminal does at
-/// Ctrl-Z. Where nobody could, because there is no shell with job control, the system ignores this signal and the job
-/// goes on at once.
-pub(crate) fn stop() {
-    let _ = killpg(getpgrp(), Signal::SIGTTIN);
-}
-
-/// Ends lockfence by INT, and what else is in its job gets that, too: what the terminal does at Ctrl-C. Shells stop a
-/// loop only when what they ran *died* of it.
-pub(super) fn interrupt() {
-    let _ = killpg(getpgrp(), Signal::SIGINT);
-    // Where that cannot be done the exit code says it.
-    let _ = signal_hook::low_level::emulate_default_handler(Signal::SIGINT as i32);
+/// Stops lockfence until somebody lets it go on (`fg`, `bg`).
+pub(super) fn stop_here() {
+    let _ = kill(getpid(), Signal::SIGSTOP);
 }
