@@ -33,10 +33,17 @@ pub(crate) fn lockfence<'s>(servers: impl IntoIterator<Item = &'s Server>) -> Co
     at(servers.into_iter().map(Server::url))
 }
 
+/// A program that ignores no signal, even where the tests run in a background job of a script, which ignores INT.
+pub(crate) fn with_usual_signals(program: &str) -> Command {
+    let mut command = Command::new("env");
+    command.args(["--default-signal", program]);
+    command
+}
+
 /// The program with nodes at these addresses.
 pub(crate) fn at(urls: impl IntoIterator<Item = String>) -> Command {
     let urls: Vec<String> = urls.into_iter().collect();
-    let mut command = Command::new(PROGRAM);
+    let mut command = with_usual_signals(PROGRAM);
     command.env("LOCKFENCE_NODES", urls.join(",")).env("LC_ALL", "C.UTF-8");
     command
 }

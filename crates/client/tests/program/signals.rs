@@ -1,7 +1,5 @@
 //! Signals: those for the command arrive there, and the lock never stays behind.
 
-use std::process::Command;
-
 use lockfence_testkit::cmd;
 use nix::sys::signal::Signal;
 
@@ -81,7 +79,7 @@ fn a_signal_while_it_waits_calls_it_off() {
 fn a_signal_that_was_ignored_stays_ignored() {
     let Some(server) = server() else { return };
     take(&server, "alice");
-    let mut command = Command::new("sh");
+    let mut command = with_usual_signals("sh");
     command.env("LOCKFENCE_NODES", server.url()).args(["-c", "trap '' HUP; exec \"$@\"", "sh", PROGRAM]);
     command.args([
         "run",

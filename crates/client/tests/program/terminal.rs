@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
-use std::process::{Child, Command};
+use std::process::Child;
 use std::sync::{Arc, Mutex};
 
 use lockfence_testkit::{Server, cmd, wait_until};
@@ -26,7 +26,7 @@ impl Shell {
             File::from(pty.slave.try_clone().unwrap()),
             File::from(pty.slave),
         );
-        let mut command = Command::new("setsid");
+        let mut command = with_usual_signals("setsid");
         command.args(["--ctty", "--wait", "bash", "--norc", "--noprofile", "--noediting", "-i"]);
         command
             .env("LOCKFENCE_NODES", server.url())
