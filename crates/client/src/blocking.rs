@@ -130,7 +130,7 @@ impl Lockfence {
     ) -> Result<T, Error> {
         let held = self.acquire(name, options)?;
         let value = body(&held);
-        let loss = if held.is_held() { None } else { Some(held.loss().unwrap_or(Lost::Expired)) };
+        let loss = held.held.why_not_held();
         // If it is not held any more, that was said above.
         let _ = held.release();
         loss.map_or(Ok(value), |loss| Err(Error::Lost(loss)))

@@ -110,6 +110,11 @@ impl Held {
         self.shared.lost.borrow().clone()
     }
 
+    /// Why it may not be taken as held at this moment; `None` where it may.
+    pub(crate) fn why_not_held(&self) -> Option<Lost> {
+        (!self.is_held()).then(|| self.loss().unwrap_or(Lost::Expired))
+    }
+
     /// Releases it at all nodes.
     pub async fn release(self) -> Released {
         let (tell, told) = oneshot::channel();
@@ -148,9 +153,9 @@ impl Held {
             return Err(ConfigError::FenceNotExclusive { mode: self.subject.mode.name() }.into());
         }
         let node = data.into().0?;
-        if !self.is_held() {
+        if let Some(lost) = self.why_not_held() {
             // The fence may have been lost, and a successor's higher token with it.
-            return Err(Error::Lost(self.loss().unwrap_or(Lost::Expired)));
+            return Err(Error::Lost(lost));
         }
         let (shared, within) = (Some(self.shared.clone()), self.inner.config.fence_timeout);
         let fenced = Fenced::new(node, fence.into(), self.token, shared, within);

@@ -10,7 +10,7 @@ use tracing::Instrument as _;
 
 use crate::config::{Builder, Config, ConfigError, Options, Wait, check_mode, check_times};
 use crate::durable::{self, Acks};
-use crate::error::{Error, Lost};
+use crate::error::Error;
 use crate::held::Held;
 use crate::node::{Node, Target};
 use crate::quorum::{Settings, order};
@@ -132,11 +132,8 @@ impl Lockfence {
         let done = tokio::select! {
             biased;
             lost = held.lost() => Err(Error::Lost(lost)),
-            value = body(&held) => match held.loss() {
-                // A body that does not let others run is not dropped; what it did may have been too late.
-                _ if held.is_held() => Ok(value),
-                lost => Err(Error::Lost(lost.unwrap_or(Lost::Expired))),
-            },
+            // A body that does not let others run is not dropped; what it did may have been too late.
+            value = body(&held) => held.why_not_held().map_or(Ok(value), |lost| Err(Error::Lost(lost))),
         };
         held.release().await;
         done
