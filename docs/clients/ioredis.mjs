@@ -2,8 +2,8 @@
 import { randomBytes } from 'node:crypto';
 import { Redis } from 'ioredis';
 
-const LOCK = 'lock:{acct:42}';
-const BALANCE = '{acct:42}:balance';
+const LOCK = 'lock:{acct:7}';
+const BALANCE = '{acct:7}:balance';
 const port = Number(process.env.REDIS_PORT ?? 6379);
 const owner = () => randomBytes(16).toString('hex');
 
@@ -12,6 +12,7 @@ const [alice, bob] = [new Redis(port), new Redis(port)];
 const [aliceOwner, bobOwner] = [owner(), owner()];
 
 const aliceToken = await alice.call('LOCK.ACQUIRE', LOCK, aliceOwner, 30000);
+if (aliceToken === null) throw new Error('somebody else has the lock');
 console.log('alice', aliceToken);
 const waiting = bob.call('LOCK.ACQUIRE', LOCK, bobOwner, 30000, 'WAIT', 10000);
 
@@ -28,4 +29,5 @@ try {
 
 await bob.call('FENCE.WRITE', LOCK, bobToken, BALANCE, 250);
 console.log('balance', await alice.get(BALANCE));
+await bob.call('LOCK.RELEASE', LOCK, bobOwner);
 await Promise.all([alice.quit(), bob.quit()]);

@@ -2,8 +2,8 @@
 import { randomBytes } from 'node:crypto';
 import { createClient } from 'redis';
 
-const LOCK = 'lock:{acct:42}';
-const BALANCE = '{acct:42}:balance';
+const LOCK = 'lock:{acct:7}';
+const BALANCE = '{acct:7}:balance';
 const port = Number(process.env.REDIS_PORT ?? 6379);
 const connect = () => createClient({ socket: { host: '127.0.0.1', port } }).connect();
 const owner = () => randomBytes(16).toString('hex');
@@ -13,6 +13,7 @@ const [alice, bob] = [await connect(), await connect()];
 const [aliceOwner, bobOwner] = [owner(), owner()];
 
 const aliceToken = await alice.sendCommand(['LOCK.ACQUIRE', LOCK, aliceOwner, '30000']);
+if (aliceToken === null) throw new Error('somebody else has the lock');
 console.log('alice', aliceToken);
 const waiting = bob.sendCommand(['LOCK.ACQUIRE', LOCK, bobOwner, '30000', 'WAIT', '10000']);
 
@@ -29,4 +30,5 @@ try {
 
 await bob.sendCommand(['FENCE.WRITE', LOCK, String(bobToken), BALANCE, '250']);
 console.log('balance', await alice.get(BALANCE));
+await bob.sendCommand(['LOCK.RELEASE', LOCK, bobOwner]);
 await Promise.all([alice.quit(), bob.quit()]);

@@ -2,11 +2,12 @@
 
 import os
 import secrets
+import sys
 import threading
 
 import redis
 
-LOCK, BALANCE = "lock:{acct:42}", "{acct:42}:balance"
+LOCK, BALANCE = "lock:{acct:7}", "{acct:7}:balance"
 
 
 def connect():
@@ -19,6 +20,8 @@ alice, bob = connect(), connect()
 alice_owner, bob_owner = secrets.token_hex(16), secrets.token_hex(16)
 
 alice_token = alice.execute_command("LOCK.ACQUIRE", LOCK, alice_owner, 30_000)
+if alice_token is None:
+    sys.exit("somebody else has the lock")
 print("alice", alice_token)
 
 granted = []
@@ -42,3 +45,4 @@ except redis.ResponseError as error:
 
 bob.execute_command("FENCE.WRITE", LOCK, bob_token, BALANCE, 250)
 print("balance", alice.get(BALANCE))
+bob.execute_command("LOCK.RELEASE", LOCK, bob_owner)
