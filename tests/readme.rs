@@ -1,7 +1,9 @@
 //! The README against real servers: its redis-cli sessions, its shell example, its settings, and how to load the module.
+//! And the other pages that a newcomer reads: no command stands there that is not run, or listed below with a reason.
 //!
 //! A ```console block is a session of several people, in the order of the page: `alice> COMMAND` with the reply below
-//! it, as redis-cli prints it. A command without a reply waits; `alice< …` is the reply when it arrives.
+//! it, as redis-cli prints it. A command without a reply waits; `alice< …` is the reply when it arrives. A ```sh block
+//! runs as it stands; what it prints stands there as `# => …`.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -11,13 +13,52 @@
     reason = "tests"
 )]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 use std::time::Duration;
 
 use lockfence_testkit::{Conn, Reply, Server, ServerKind, cmd, redis_cli, server_tests};
 
 const README: &str = include_str!("../README.md");
+const PAGES: [(&str, &str); 4] = [
+    ("README.md", README),
+    ("CONTRIBUTING.md", include_str!("../CONTRIBUTING.md")),
+    ("crates/client/README.md", include_str!("../crates/client/README.md")),
+    ("docs/clients/README.md", include_str!("../docs/clients/README.md")),
+];
+/// Where the pages put the module.
+const INSTALLED: &str = "/usr/lib/redis/modules/liblockfence.so";
+
+const BUILDS: &str = "builds";
+const INSTALLS: &str = "installs";
+const IN_CLIENT: &str = "run by crates/client/tests/readme.rs, which has the program and the library";
+const IN_CLIENTS: &str = "needs what is fetched; tests/clients.rs runs the programs";
+/// The commands of the pages that are not run here, and why.
+const NOT_RUN: &[(&str, &str)] = &[
+    ("make run", "builds first; then it is scripts/run, which is run"),
+    ("make test", "runs this"),
+    ("make lint", "the check beside the tests"),
+    ("make build", BUILDS),
+    ("cargo build --release", BUILDS),
+    ("make install", INSTALLS),
+    ("cargo install --path crates/client --features cli", INSTALLS),
+    ("make bench-quick", "takes minutes"),
+    ("scripts/setup build", "installs what is missing; see tests/setup.rs"),
+    ("export LOCKFENCE_NODES=redis://10.0.0.1:6379", IN_CLIENT),
+    ("lockfence run --lock deploy --wait 5m -- ./deploy.sh", IN_CLIENT),
+    ("lockfence ls", IN_CLIENT),
+    ("lockfence run", IN_CLIENT),
+    ("lockfence help", "run by crates/client/tests/program"),
+    ("lockfence break deploy", IN_CLIENT),
+    ("make clients", IN_CLIENTS),
+    ("export REDIS_PORT=7379", IN_CLIENTS),
+    ("PYTHONPATH=target/clients/python python3 docs/clients/redis_py.py", IN_CLIENTS),
+    ("cp docs/clients/*.mjs target/clients/node/", IN_CLIENTS),
+    ("node target/clients/node/node_redis.mjs", IN_CLIENTS),
+    ("node target/clients/node/ioredis.mjs", IN_CLIENTS),
+];
+/// Lines that begin so are run by another test: `IN_CLIENT`.
+const USERS: &str = "ACL SETUSER ";
 const SOON: Duration = Duration::from_secs(20);
 /// Numbers of so many digits are tokens: those of a real server stand in their place.
 const TOKEN_DIGITS: usize = 16;
@@ -76,10 +117,50 @@ server_tests! {
         assert!(cmd!(conn, "CONFIG", "SET", "lockfence.tokens", "dense").is_err(), "set at start only");
     }
 
+    /// The module loads by the lines that are to be put into the server's settings.
+    fn loads_as_shown(kind: ServerKind) {
+        let module = module();
+        let lines: BTreeSet<String> = commands().into_iter().map(|found| found.line).filter(|line| is_setting(line)).collect();
+        assert!(lines.len() >= 3, "{lines:?}");
+        for line in lines {
+            let line = line.replace(INSTALLED, &module).replace('…', &module);
+            let with = if line.starts_with("loadmodule ") { line.clone() } else { format!("loadmodule {module}\n{line}") };
+            let server = Server::builder(kind).without_module().config_line(&with).start();
+            let mut conn = server.connect();
+            if let Some(value) = line.strip_suffix("quarantine-ms 30000").map(|_| "30000") {
+                assert_eq!(cmd!(conn, "CONFIG", "GET", "lockfence.quarantine-ms").items()[1].text(), value, "{line}");
+            } else {
+                assert!(cmd!(conn, "LOCK.ACQUIRE", "lock", "me", 1000).token() > 0, "{line}");
+            }
+        }
+    }
+
+    /// What `make run` shows once it has built the module.
+    fn the_tour_runs(kind: ServerKind) {
+        let mut tour = Command::new("scripts/run");
+        tour.current_dir(ROOT).env("TOUR_ONLY", "1").env_remove("PORT");
+        tour.env("LOCKFENCE_MODULE", module()).env("REDIS_SERVER", kind.path().unwrap());
+        let output = tour.env("REDIS_CLI", redis_cli().unwrap()).output().unwrap();
+        let printed = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{printed}\n{}", String::from_utf8_lossy(&output.stderr));
+        assert!(printed.contains("(error) FENCED token "), "{printed}");
+    }
+
+    /// The commands of a server that stand within a sentence.
+    fn commands_in_sentences_are_known(kind: ServerKind) {
+        let server = Server::start(kind);
+        let mut conn = server.connect();
+        let lines: Vec<String> = commands().into_iter().map(|found| found.line).filter(|line| is_question(line)).collect();
+        assert!(!lines.is_empty());
+        for line in lines {
+            let reply = conn.cmd(words_of(&line));
+            assert!(!reply.is_err(), "{line}: {reply:?}");
+        }
+    }
+
     /// MODULE LOAD into a running server needs enable-module-command, given at its start; then the module works.
     fn loads_into_a_running_server(kind: ServerKind) {
-        let module = lockfence_testkit::module();
-        let module = module.to_str().unwrap();
+        let module = module();
         let closed = Server::builder(kind).without_module().arg("enable-module-command", "no").start();
         let mut conn = closed.connect();
         assert!(cmd!(conn, "MODULE", "LOAD", module).is_err());
@@ -91,19 +172,128 @@ server_tests! {
     }
 }
 
-/// The lines of each fenced block of one language.
-fn blocks(language: &str) -> Vec<Vec<&'static str>> {
-    let mut found = Vec::new();
-    let mut lines = README.lines();
-    while let Some(line) = lines.next() {
-        let Some(info) = line.strip_prefix("```") else { continue };
-        let block: Vec<&str> = lines.by_ref().take_while(|line| !line.starts_with("```")).collect();
-        if info == language {
-            found.push(block);
+/// Every command of the pages is run by a test, or there is a reason why not.
+#[test]
+fn no_command_is_left_out() {
+    let found = commands();
+    let known = |line: &str| is_setting(line) || is_question(line) || line == HELP || line.starts_with(USERS);
+    for Found { page, line } in &found {
+        let listed = NOT_RUN.iter().any(|(command, _)| command == line);
+        assert!(known(line) || listed, "{page}: no test runs {line:?}, and NOT_RUN does not say why");
+        assert!(!(known(line) && listed), "{line:?} is run, and listed as not run");
+    }
+    for (command, _) in NOT_RUN {
+        assert!(found.iter().any(|found| found.line == *command), "{command:?} stands on no page any more");
+    }
+    for (page, text) in PAGES {
+        for (language, block) in fenced(text) {
+            let run = match language {
+                "console" | "sh" => page == "README.md",
+                language => matches!(language, "text" | "toml") || language.starts_with("rust"),
+            };
+            assert!(run, "{page}: nothing runs this ```{language} block: {block:#?}");
         }
     }
+}
+
+/// `make help` names every target that the pages name.
+#[test]
+fn make_has_these_targets() {
+    let output =
+        Command::new("make").args(["--no-print-directory", "help"]).current_dir(ROOT).output().unwrap();
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{printed}\n{}", String::from_utf8_lossy(&output.stderr));
+    let listed: Vec<&str> = printed.lines().filter_map(|line| line.trim().split("  ").next()).collect();
+    let found = commands();
+    let targets: Vec<&str> =
+        found.iter().map(|found| found.line.as_str()).filter(|line| line.starts_with("make ")).collect();
+    assert!(targets.contains(&HELP));
+    for target in targets {
+        assert!(target == HELP || listed.contains(&target), "{target:?} is not in {listed:?}");
+    }
+}
+
+const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+const HELP: &str = "make help";
+
+/// A line of a server's settings file.
+fn is_setting(line: &str) -> bool {
+    ["loadmodule ", "lockfence."].iter().any(|word| line.starts_with(word))
+}
+
+/// A command for a server with the module, from within a sentence.
+fn is_question(line: &str) -> bool {
+    line.starts_with("SCAN ")
+}
+
+/// A command on one of the pages, outside sessions and scripts.
+struct Found {
+    page: &'static str,
+    line: String,
+}
+
+/// Each line of the pages' ```text blocks, and what within sentences begins like a command.
+fn commands() -> Vec<Found> {
+    const BEGINNINGS: [&str; 12] = [
+        "make ",
+        "cargo ",
+        "git ",
+        "node ",
+        "python3 ",
+        "npm ",
+        "pip ",
+        "redis-cli ",
+        "redis-server ",
+        "scripts/",
+        "lockfence ",
+        "sudo ",
+    ];
+    let is_command = |span: &str| {
+        is_setting(span) && span.contains(' ')
+            || is_question(span)
+            || BEGINNINGS.iter().any(|word| span.starts_with(word))
+    };
+    let mut found = Vec::new();
+    for (page, text) in PAGES {
+        let mut add = |line: &str| found.push(Found { page, line: line.to_owned() });
+        for (_, block) in fenced(text).iter().filter(|(language, _)| *language == "text") {
+            let without_comment = |line: &'static str| line.split("  #").next().unwrap_or_default().trim();
+            block.iter().map(|line| without_comment(line)).filter(|line| !line.is_empty()).for_each(&mut add);
+        }
+        let mut within = false;
+        let is_prose = |line: &&str| {
+            let is_edge = line.starts_with("```");
+            within ^= is_edge;
+            !within && !is_edge
+        };
+        let prose: Vec<&str> = text.lines().filter(is_prose).collect();
+        prose.join("\n").split('`').skip(1).step_by(2).filter(|span| is_command(span)).for_each(add);
+    }
+    found
+}
+
+/// The fenced blocks of a page: each one's language and lines.
+fn fenced(text: &'static str) -> Vec<(&'static str, Vec<&'static str>)> {
+    let mut found = Vec::new();
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
+        let Some(language) = line.strip_prefix("```") else { continue };
+        found.push((language, lines.by_ref().take_while(|line| !line.starts_with("```")).collect()));
+    }
+    found
+}
+
+/// The lines of each fenced block of one language in the README.
+fn blocks(language: &str) -> Vec<Vec<&'static str>> {
+    let found: Vec<_> =
+        fenced(README).into_iter().filter(|(of, _)| *of == language).map(|(_, lines)| lines).collect();
     assert!(!found.is_empty(), "the README has no ```{language} block");
     found
+}
+
+/// The path of the module under test.
+fn module() -> String {
+    lockfence_testkit::module().into_os_string().into_string().unwrap()
 }
 
 struct Setting {
@@ -160,6 +350,9 @@ struct Session<'a> {
 
 impl Session<'_> {
     fn take(&mut self, step: &Step) {
+        if let Some(command) = step.command.as_ref().filter(|command| command.starts_with("MODULE LOAD ")) {
+            return self.load(command, &step.reply);
+        }
         let server = self.server;
         let conn = self.people.entry(step.who.clone()).or_insert_with(|| server.connect());
         let Some(command) = &step.command else {
@@ -177,6 +370,13 @@ impl Session<'_> {
         }
         let reply = conn.cmd(&words);
         self.compare(command, &step.reply, &reply);
+    }
+
+    /// A server has the module already: another one, which runs without it, loads it.
+    fn load(&mut self, command: &str, reply: &[String]) {
+        let bare = Server::builder(self.server.kind()).without_module().start();
+        let loaded = bare.connect().cmd(words_of(&command.replace(INSTALLED, &module())));
+        self.compare(command, reply, &loaded);
     }
 
     fn compare(&mut self, command: &str, shown: &[String], reply: &Reply) {
