@@ -5,7 +5,6 @@
 //! commands around it, and could come to another result.
 
 use lockfence_core::codec::Log;
-use lockfence_core::event::Event;
 use redis_module::raw;
 
 use crate::boundary::Whole;
@@ -73,7 +72,7 @@ pub(crate) fn tell(ctx: Ctx) {
         let name = ctx.text(&key);
         if let Slot::Lock(record) = Key::untouched(ctx, name.name()).slot() {
             let mut log = Log::default();
-            log.push(&Event::Snapshot(record.lock.clone()), now);
+            log.push_snapshot(&record.lock, now);
             ctx.replicate_effect(name.name(), log.bytes());
         }
     }

@@ -6,7 +6,6 @@ use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use lockfence_core::codec::{self, Corrupt, Log, Marks};
-use lockfence_core::event::Event;
 use redis_module::raw;
 
 use crate::boundary::guard;
@@ -68,12 +67,12 @@ pub(crate) unsafe extern "C" fn rewrite_lock(
 ) {
     // SAFETY: the server passes a value of this type.
     guard(|| unsafe {
-        let lock = (*value.cast::<LockRecord>()).lock.clone();
+        let lock = &(*value.cast::<LockRecord>()).lock;
         let mut log = Log::default();
         if first_of_this_rewrite() {
             log.push_floor(state::with(|state| state.issuer.floor()));
         }
-        log.push(&Event::Snapshot(lock), clock::now());
+        log.push_snapshot(lock, clock::now());
         emit(io, key, &log);
     });
 }

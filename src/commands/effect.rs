@@ -6,6 +6,7 @@ use lockfence_core::codec::{Change, Marks, read_log};
 use lockfence_core::event::Event;
 use lockfence_core::fence::Fence;
 use lockfence_core::ids::Token;
+use lockfence_core::lock::Lock;
 use redis_module::raw;
 
 use crate::boundary::{Call, Whole};
@@ -30,11 +31,12 @@ pub(crate) fn run(call: &Call<'_>) -> Result<(), Failure> {
         read_log(log, now).map_err(|corrupt| Failure::Line(format!("ERR lockfence effect: {corrupt}")))?;
     let mut key = Key::to_write(call.ctx, call.key()?);
     let whole = Whole;
-    for change in &changes {
+    for change in changes {
         match change {
-            Change::Lock(event) => apply(&mut key, event, now, &whole),
-            Change::Fence(marks) => see(&mut key, *marks),
-            Change::Floor(floor) => state::with(|state| state.issuer.learn_floor(*floor, now)),
+            Change::Lock(event) => apply(&mut key, &event, now, &whole),
+            Change::Snapshot(lock) => replace(&mut key, lock, now, &whole),
+            Change::Fence(marks) => see(&mut key, marks),
+            Change::Floor(floor) => state::with(|state| state.issuer.learn_floor(floor, now)),
         }
     }
     call.ctx.signal_modified(key.name());
@@ -50,7 +52,6 @@ fn apply(key: &mut Key<'_>, event: &Event<'_>, now: Now, whole: &Whole) {
     state::with(|state| match event {
         Event::Granted { token, .. } | Event::Extended { token, .. } => state.issuer.followed(*token, now),
         Event::Broken { counter, .. } => state.issuer.followed(*counter, now),
-        Event::Snapshot(lock) => state.issuer.loaded(lock.counter(), now),
         Event::Ended { .. } => {}
     });
     if let Slot::Lock(record) = key.slot() {
@@ -58,14 +59,30 @@ fn apply(key: &mut Key<'_>, event: &Event<'_>, now: Now, whole: &Whole) {
         whole.half_way();
         return;
     }
-    // A record begins with a grant, or arrives whole. Whatever else stands here, the primary says that it is a lock.
-    if matches!(event, Event::Granted { .. } | Event::Snapshot(_)) {
-        let mut record = LockRecord::default();
-        record.lock.apply(event);
-        whole.half_way();
-        state::with(|state| state.file(key.ctx().db(), key.name().bytes(), &mut record, now));
-        key.set_lock(Box::new(record));
+    // A record begins with a grant, or arrives whole.
+    if matches!(event, Event::Granted { .. }) {
+        let mut lock = Lock::default();
+        lock.apply(event);
+        begin(key, lock, now, whole);
     }
+}
+
+fn replace(key: &mut Key<'_>, lock: Lock, now: Now, whole: &Whole) {
+    state::with(|state| state.issuer.loaded(lock.counter(), now));
+    if let Slot::Lock(record) = key.slot() {
+        record.lock.replace(lock);
+        whole.half_way();
+    } else {
+        begin(key, lock, now, whole);
+    }
+}
+
+/// A record where there was none. Whatever else stands here, the primary says that it is a lock.
+fn begin(key: &mut Key<'_>, lock: Lock, now: Now, whole: &Whole) {
+    whole.half_way();
+    let mut record = LockRecord { lock };
+    state::with(|state| state.file(key.ctx().db(), key.name().bytes(), &mut record, now));
+    key.set_lock(Box::new(record));
 }
 
 fn see(key: &mut Key<'_>, marks: Marks) {

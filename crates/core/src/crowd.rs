@@ -41,6 +41,18 @@ impl Noted {
 }
 
 impl Crowd {
+    /// All of these at once: each tree is built out of what is sorted for it. `None` where two of them have one name or
+    /// one token.
+    pub(crate) fn of(all: Vec<Full>) -> Option<Self> {
+        let count = all.len();
+        let by_owner: BTreeMap<_, _> = all.iter().map(|full| (full.owner.clone(), full.token)).collect();
+        let by_end = all.iter().map(|full| (full.lease.ends, full.token)).collect();
+        let long_names = all.iter().map(|full| full.owner.heap_bytes()).sum();
+        let by_token: BTreeMap<_, _> = all.into_iter().map(|full| (full.token, full)).collect();
+        let alone = by_owner.len() == count && by_token.len() == count;
+        alone.then(|| Self { by_token, by_owner, by_end, long_names, noted: Noted::default() })
+    }
+
     pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = Holder<'_>> {
         self.by_token.values().map(Full::holder)
     }

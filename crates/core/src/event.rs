@@ -3,7 +3,6 @@
 
 use crate::clock::Instant;
 use crate::ids::Mode;
-use crate::lock::Lock;
 
 /// The time a holder has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,7 +14,7 @@ pub struct Lease {
 }
 
 /// One change of one lock.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event<'a> {
     /// A lease began. Whatever lease the record still showed is over, but for those that this one joins: holders of the
     /// same mode, SHARED or LIMIT.
@@ -54,6 +53,4 @@ pub enum Event<'a> {
         /// When that was.
         at: Instant,
     },
-    /// The whole record, as after a rewrite of the AOF.
-    Snapshot(Lock),
 }

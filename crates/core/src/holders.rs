@@ -3,6 +3,7 @@
 //! It must never lose anything: what does not fit the small forms is kept in full.
 
 use alloc::boxed::Box;
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 use crate::clock::Instant;
@@ -133,7 +134,7 @@ impl Kept {
 }
 
 impl Full {
-    fn new(holder: Holder<'_>) -> Self {
+    pub(crate) fn new(holder: Holder<'_>) -> Self {
         let Holder { owner, token, mode, since, lease } = holder;
         Self { owner: Kept::new(owner), token, mode, since, lease }
     }
@@ -151,6 +152,27 @@ impl Default for Holders {
 }
 
 impl Holders {
+    /// All of these at once; nobody, since `free_since`, where there are none. Their tokens are at most `counter`. `None`
+    /// where two of them have one name or one token.
+    pub(crate) fn of(mut all: Vec<Full>, counter: u64, free_since: Instant) -> Option<Self> {
+        let small = match &*all {
+            [] => Some(Self::None(free_since)),
+            [sole] => Self::small(&sole.holder(), counter),
+            _ => None,
+        };
+        if small.is_some() {
+            return small;
+        }
+        if all.len() > FEW {
+            return Crowd::of(all).map(|crowd| Self::Many(Box::new(crowd)));
+        }
+        all.sort_unstable_by_key(|full| full.token);
+        all.shrink_to_fit();
+        let names: BTreeSet<&Kept> = all.iter().map(|full| &full.owner).collect();
+        let alone = all.is_sorted_by(|low, high| low.token < high.token) && names.len() == all.len();
+        alone.then_some(Self::Several(all))
+    }
+
     /// All of them, in the order of their tokens. `counter` is the lock's.
     pub(crate) fn iter(&self, counter: u64) -> impl DoubleEndedIterator<Item = Holder<'_>> {
         let several = if let Self::Several(several) = self { several.as_slice() } else { &[] };

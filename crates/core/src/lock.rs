@@ -236,8 +236,12 @@ impl Lock {
                 holders.clear(at);
                 *counter = used_up.max(*counter);
             }
-            Event::Snapshot(ref lock) => *self = Self { filed: self.filed, ..lock.clone() },
         }
+    }
+
+    /// Becomes what another record of this lock says.
+    pub fn replace(&mut self, by: Self) {
+        *self = Self { filed: self.filed, ..by };
     }
 
     /// Joins the record that stood at this key before this one arrived there (RESTORE, RENAME, MOVE over a lock):
@@ -263,15 +267,8 @@ impl Lock {
         self.epoch = 0;
     }
 
-    /// The lock that consists of these; its counter is none of the tokens' lower.
-    pub(crate) fn from_parts<'a>(
-        mut counter: u64,
-        grants: u64,
-        free_since: Instant,
-        present: impl IntoIterator<Item = Holder<'a>>,
-    ) -> Self {
-        let mut holders = Holders::None(free_since);
-        present.into_iter().for_each(|holder| holders.add(holder, &mut counter));
+    /// The lock that consists of these.
+    pub(crate) fn from_parts(counter: u64, grants: u64, holders: Holders) -> Self {
         let grants = u32::try_from(grants).unwrap_or(u32::MAX);
         Self { counter, holders, grants, ..Self::default() }
     }

@@ -64,8 +64,13 @@ fn lock_is(golden: &str, lock: &Lock) {
 fn event_is(golden: &str, event: &Event<'_>) {
     let mut log = Log::default();
     log.push(event, NOW);
+    change_is(golden, &log, Change::Lock(*event));
+}
+
+#[track_caller]
+fn change_is(golden: &str, log: &Log, change: Change<'_>) {
     assert_eq!(hex(log.bytes()), hex(&bytes(golden)), "what is written");
-    assert_eq!(read_log(&bytes(golden), NOW).unwrap(), [Change::Lock(event.clone())], "what is read");
+    assert_eq!(read_log(&bytes(golden), NOW).unwrap(), [change], "what is read");
 }
 
 #[test]
@@ -154,10 +159,13 @@ fn version_1_each_change() {
     event_is("0103056f776e6572 8080f9c0c1c48203", &Event::Ended { owner: b"owner", at });
     event_is("01048180f9c0c1c4 82038080f9c0c1c4 8203", &Event::Broken { counter: TOKEN, at });
     let lock = lock_of(&[granted(b"owner", TOKEN, Mode::Exclusive, 30_000)]);
-    event_is(
+    let mut log = Log::default();
+    log.push_snapshot(&lock, NOW);
+    change_is(
         "0105018180f9c0c1 c48203018087a0cf c1c4820301056f77 6e65728180f9c0c1 c48203008080f9c0 \
          c1c482038087a0cf c1c48203b0ea01",
-        &Event::Snapshot(lock),
+        &log,
+        Change::Snapshot(lock),
     );
 }
 

@@ -178,7 +178,7 @@ impl World {
         assert_eq!(over.len(), (holders.len() - live.len()).min(10));
         assert!(over.iter().all(|owner| live.iter().all(|holder| *holder.owner != **owner)));
         let mut again = Lock::default();
-        again.apply(&Event::Snapshot(lock.clone()));
+        again.replace(lock.clone());
         assert_eq!(again, *lock);
     }
 }

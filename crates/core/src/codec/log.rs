@@ -9,6 +9,7 @@ use super::{Corrupt, Reader, put_bytes, put_floor, put_number, read_floor};
 use crate::clock::Now;
 use crate::event::Event;
 use crate::limits;
+use crate::lock::Lock;
 use crate::token::Floor;
 
 const GRANTED: u8 = 1;
@@ -24,6 +25,8 @@ const FLOOR: u8 = 7;
 pub enum Change<'a> {
     /// To a lock.
     Lock(Event<'a>),
+    /// The whole record of a lock, which takes the place of what is known of it.
+    Snapshot(Lock),
     /// To a fence.
     Fence(Marks),
     /// The primary's restart floor, which the server that takes over must stay above.
@@ -98,8 +101,12 @@ impl Log {
                 put_number(out, counter);
                 put_number(out, now.wall_of(at).micros());
             }
-            Event::Snapshot(ref lock) => write_lock(self.begin(SNAPSHOT), lock, now),
         }
+    }
+
+    /// Takes down all that there is to a lock.
+    pub fn push_snapshot(&mut self, lock: &Lock, now: Now) {
+        write_lock(self.begin(SNAPSHOT), lock, now);
     }
 
     /// Takes down what a fence was told.
@@ -146,7 +153,7 @@ fn read_change<'a>(reader: &mut Reader<'a>, now: Now) -> Result<Change<'a>, Corr
         }),
         ENDED => Change::Lock(Event::Ended { owner: read_owner(reader)?, at: read_past(reader, now)? }),
         BROKEN => Change::Lock(Event::Broken { counter: token(reader)?, at: read_past(reader, now)? }),
-        SNAPSHOT => Change::Lock(Event::Snapshot(read_lock_from(reader, now)?)),
+        SNAPSHOT => Change::Snapshot(read_lock_from(reader, now)?),
         FENCE => Change::Fence(Marks {
             token: token(reader)?,
             expires_at_ms: Some(reader.number()?).filter(|at| *at > 0),

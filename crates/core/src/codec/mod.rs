@@ -25,6 +25,8 @@ pub enum Corrupt {
     Trailing,
     /// A value is outside its bounds. Holds what it was to be.
     OutOfBounds(&'static str),
+    /// Two holders have one name or one token.
+    Twice,
     /// Written by a newer version of lockfence.
     Version(u8),
 }
@@ -35,6 +37,7 @@ impl core::fmt::Display for Corrupt {
             Self::Truncated => out.write_str("truncated"),
             Self::Trailing => out.write_str("bytes left over at the end"),
             Self::OutOfBounds(what) => write!(out, "{what} is out of bounds"),
+            Self::Twice => out.write_str("two holders have one name or one token"),
             Self::Version(version) => {
                 write!(
                     out,

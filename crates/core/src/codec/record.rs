@@ -1,12 +1,12 @@
 //! A whole record: the value of a key in an RDB file, in a DUMP payload and in a rewritten AOF.
 
-use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 use super::{Corrupt, Reader, put_bytes, put_number};
 use crate::clock::{Instant, Now, Wall};
 use crate::event::Lease;
 use crate::fence::Fence;
+use crate::holders::{Full, Holders};
 use crate::ids::{Mode, Token};
 use crate::limits;
 use crate::lock::{Holder, Lock};
@@ -50,32 +50,26 @@ pub(super) fn read_lock_from(reader: &mut Reader<'_>, now: Now) -> Result<Lock, 
     let counter = reader.number_in("counter", 1, limits::TOKEN_MAX)?;
     let grants = reader.number()?;
     let free_since = now.past(Wall::from_micros(reader.number()?));
-    let holders = read_holders(reader, counter, now)?;
-    Ok(Lock::from_parts(counter, grants, free_since, holders))
+    let holders = Holders::of(read_holders(reader, counter, now)?, counter, free_since);
+    let holders = holders.ok_or(Corrupt::Twice)?;
+    Ok(Lock::from_parts(counter, grants, holders))
 }
 
-/// Holders of one lock hold it in one mode, each with a token of its own; each LIMIT has an n of its own. Memory grows with
-/// what is there, not with the number that is claimed.
-fn read_holders<'a>(reader: &mut Reader<'a>, counter: u64, now: Now) -> Result<Vec<Holder<'a>>, Corrupt> {
+/// Holders of one lock hold it in one mode; each LIMIT has an n of its own. Memory grows with what is there, not with the
+/// number that is claimed.
+fn read_holders(reader: &mut Reader<'_>, counter: u64, now: Now) -> Result<Vec<Full>, Corrupt> {
     let count = reader.number_in("number of holders", 0, u64::from(u32::MAX))?;
-    let mut holders: Vec<Holder<'a>> = Vec::new();
-    let (mut owners, mut tokens) = (BTreeSet::new(), BTreeSet::new());
+    let mut holders: Vec<Full> = Vec::new();
     for _ in 0..count {
-        let owner = read_owner(reader)?;
-        if !owners.insert(owner) {
-            return Err(Corrupt::OutOfBounds("owner"));
-        }
+        let owner = OwnerName::new(read_owner(reader)?);
         let token = reader.number_in("token", 1, counter)?;
-        if !tokens.insert(token) {
-            return Err(Corrupt::OutOfBounds("token"));
-        }
         let mode = read_mode(reader)?;
         if holders.last().is_some_and(|other| mode == Mode::Exclusive || !other.mode.same_kind(mode)) {
             return Err(Corrupt::OutOfBounds("mode"));
         }
-        let since = now.past(Wall::from_micros(reader.number()?));
+        let since = read_past(reader, now)?;
         let lease = read_lease(reader, now)?;
-        holders.push(Holder { owner: OwnerName::new(owner), token, mode, since, lease });
+        holders.push(Full::new(Holder { owner, token, mode, since, lease }));
     }
     Ok(holders)
 }

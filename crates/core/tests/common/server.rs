@@ -308,7 +308,7 @@ impl Server {
     pub(crate) fn rewrite(&self, now: Now) -> Vec<Sent> {
         let effect = |(at, record): (&Name, &Record)| {
             let mut log = Log::default();
-            log.push(&Event::Snapshot(record.lock.clone()), now);
+            log.push_snapshot(&record.lock, now);
             Sent::Log(*at, log.bytes().to_vec())
         };
         self.records.iter().map(effect).collect()
@@ -360,6 +360,7 @@ impl Server {
         for change in read_log(log, now).expect("what was written is read") {
             match change {
                 Change::Lock(event) => self.apply(at, &event, now),
+                Change::Snapshot(lock) => self.replace(at, lock, now),
                 Change::Floor(floor) => self.issuer.learn_floor(floor, now),
                 Change::Fence(_) => unreachable!("no fences here"),
             }
@@ -370,15 +371,22 @@ impl Server {
         match event {
             Event::Granted { token, .. } | Event::Extended { token, .. } => self.issuer.followed(*token, now),
             Event::Broken { counter, .. } => self.issuer.followed(*counter, now),
-            Event::Snapshot(lock) => self.issuer.loaded(lock.counter(), now),
             Event::Ended { .. } => {}
         }
         if let Some(record) = self.records.get_mut(&at) {
             record.lock.apply(event);
-        } else if matches!(event, Event::Granted { .. } | Event::Snapshot(_)) {
+        } else if matches!(event, Event::Granted { .. }) {
             let mut lock = Lock::default();
             lock.apply(event);
             self.put(at, lock, now);
+        }
+    }
+
+    fn replace(&mut self, at: Name, lock: Lock, now: Now) {
+        self.issuer.loaded(lock.counter(), now);
+        match self.records.get_mut(&at) {
+            Some(record) => record.lock.replace(lock),
+            None => self.put(at, lock, now),
         }
     }
 }
