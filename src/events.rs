@@ -11,7 +11,8 @@ use crate::arrivals;
 use crate::boundary::guard;
 use crate::clock;
 use crate::expiry;
-use crate::server::{Ctx, Level, Name, api};
+use crate::log::{self, About};
+use crate::server::{Ctx, Name, api};
 use crate::state;
 use crate::waiters;
 
@@ -185,7 +186,7 @@ pub(crate) fn warn_of_eviction(ctx: Ctx) {
             "WARNING: maxmemory-policy {policy} may evict locks: an evicted lock's lease is over at once. \
              Use noeviction or a volatile-* policy"
         );
-        ctx.log(Level::Warning, &line);
+        log::write(About::Eviction, &line);
     }
 }
 

@@ -18,7 +18,7 @@ use crate::boundary::timer_fired as timer_callback;
 use crate::server::{Ctx, Key, Name, Slot, Timer, avoid_replica_traffic};
 use crate::state;
 use crate::waiters::{self, Delivered};
-use crate::{arrivals, clock, commands};
+use crate::{arrivals, clock, commands, log};
 
 /// The timer is set at most this far ahead, ms.
 const FARTHEST_MS: u64 = 1_000;
@@ -69,6 +69,7 @@ pub(crate) fn timer_fired(ctx: Ctx) {
 /// The server's cron: catches what a timer that depends on the wall clock missed.
 pub(crate) fn cron(ctx: Ctx) {
     let now = clock::now().mono;
+    log::tell_left_out(now);
     let (overdue, check_slots) = state::with(|state| {
         let overdue = state.timer.as_ref().is_some_and(|(_, due)| now > due.plus_ms(2));
         let check = now >= state.slots_checked.plus_ms(SLOTS_MS) && !state.room.is_empty();

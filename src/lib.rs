@@ -20,6 +20,7 @@ mod info;
 mod key_type;
 #[allow(unsafe_code, reason = "the server's load entry")]
 mod load;
+mod log;
 #[allow(unsafe_code, reason = "the data types' callbacks")]
 mod persistence;
 #[allow(unsafe_code, reason = "registers C entries")]

@@ -11,7 +11,8 @@ use redis_module::raw;
 use crate::boundary::guard;
 use crate::clock;
 use crate::key_type::{FenceRecord, LockRecord};
-use crate::server::{Level, Name, api, log_without_context};
+use crate::log::{self, About};
+use crate::server::{Name, api};
 use crate::state;
 
 const VERSION: c_int = codec::VERSION as c_int;
@@ -193,8 +194,7 @@ unsafe fn read_with<T>(
 }
 
 fn complain(corrupt: Corrupt) {
-    let line = format!("a record cannot be read: {corrupt}");
-    log_without_context(Level::Warning, &line);
+    log::write(About::Unreadable, &format!("a record cannot be read: {corrupt}"));
 }
 
 unsafe fn place_of<'a>(io: *mut raw::RedisModuleIO) -> Option<(u32, &'a [u8])> {

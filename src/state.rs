@@ -20,6 +20,7 @@ use lockfence_core::wheel::Wheel;
 use crate::commands::InnerVerdict;
 use crate::config::Config;
 use crate::key_type::LockRecord;
+use crate::log::Counts;
 use crate::server::{Blocked, CommandTime, Timer};
 use crate::waiters::Delivered;
 
@@ -93,6 +94,7 @@ pub(crate) struct State {
     /// What FENCE.CALL knows of commands it was asked to run.
     pub(crate) inner_commands: HashMap<Vec<u8>, InnerVerdict>,
     pub(crate) stats: Stats,
+    pub(crate) log_counts: Counts,
     /// Whether the server may evict locks (maxmemory-policy allkeys-*).
     pub(crate) evictable: bool,
     /// Whether the server tells of keys that come to be.
@@ -132,6 +134,7 @@ static STATE: LazyLock<MainThread> = LazyLock::new(|| {
         log: Log::default(),
         inner_commands: HashMap::new(),
         stats: Stats::default(),
+        log_counts: Counts::default(),
         evictable: false,
         hears_of_new_keys: false,
         slots_checked: Instant::from_micros(0),

@@ -9,8 +9,13 @@
 )]
 
 mod common;
+#[path = "common/durable.rs"]
+mod durable;
+
+use std::time::Instant;
 
 use common::{LONG_MS, SOON, info, issued, number, standing, stat_of, wait_queue, waiter, waiter_for};
+use durable::wire;
 use lockfence_testkit::{Reply, Server, ServerKind, args, cmd, send, server_tests, wait_until};
 
 const FIELDS: [&str; 11] = [
@@ -24,6 +29,14 @@ fn names(map: &Reply) -> Vec<String> {
 
 fn owners(list: &Reply) -> Vec<String> {
     list.items().iter().map(|entry| entry.field("owner").text()).collect()
+}
+
+/// How many lines the log says were left out.
+fn left_out(log: &str, what: &str) -> u64 {
+    let end = format!(" lines on {what}");
+    let counts =
+        log.lines().filter_map(|line| line.strip_suffix(&end)?.rsplit(' ').next()?.parse::<u64>().ok());
+    counts.sum()
 }
 
 server_tests! {
@@ -276,6 +289,36 @@ server_tests! {
         assert_eq!(cmd!(conn, "FENCE.CHECK", "lock", token).token(), token, "it may still write");
         assert_eq!(cmd!(conn, "LOCK.BREAK", "lock").int(), 0);
         cmd!(conn, "FENCE.CHECK", "lock", token).assert_err_prefix("FENCED ");
+    }
+
+    /// Whoever may RESTORE, set the eviction policy or break locks does not fill the log: what is left out is counted.
+    fn the_log_is_not_filled_by_clients(kind: ServerKind) {
+        const TIMES: u64 = 200;
+        let server = Server::start(kind);
+        let mut conn = server.connect();
+        let began = Instant::now();
+        let unreadable = wire::payload(wire::type_id(wire::LOCK, 1), &[1, 0]);
+        for n in 0..TIMES {
+            cmd!(conn, "RESTORE", "other", 0, unreadable).assert_err_prefix("ERR ");
+            cmd!(conn, "LOCK.ACQUIRE", format!("lock {n}"), "h", LONG_MS).token();
+            assert_eq!(cmd!(conn, "LOCK.BREAK", format!("lock {n}")).int(), 1);
+            cmd!(conn, "CONFIG", "SET", "maxmemory-policy", if n % 2 == 0 { "allkeys-lru" } else { "allkeys-lfu" }).ok();
+        }
+        for (line, what, a_second) in [
+            ("a record cannot be read", "records that cannot be read", 1),
+            ("LOCK.BREAK \"lock ", "LOCK.BREAK", 10),
+            ("may evict locks", "maxmemory-policy", 1),
+        ] {
+            let counted = || {
+                let log = server.log();
+                let written = log.lines().filter(|text| text.contains(line)).count() as u64;
+                (written, left_out(&log, what))
+            };
+            let (written, _) =
+                wait_until(what, SOON, counted, |(written, left_out)| written + left_out == TIMES);
+            let seconds = began.elapsed().as_secs() + 2;
+            assert!((1..=a_second * seconds).contains(&written), "{written} lines on {what} in {seconds} s");
+        }
     }
 
     /// The INFO section counts what happens.

@@ -4,8 +4,9 @@ use lockfence_core::error::Refusal;
 
 use super::refuse_on_replica;
 use crate::boundary::Call;
+use crate::log::{self, About};
 use crate::reply::Failure;
-use crate::server::{Ctx, Key, Level};
+use crate::server::{Ctx, Key};
 use crate::turn::at_lock;
 
 pub(crate) fn run(call: &Call<'_>) -> Result<(), Failure> {
@@ -27,5 +28,5 @@ pub(crate) fn run(call: &Call<'_>) -> Result<(), Failure> {
 fn tell(ctx: Ctx, key: &[u8], ended: u64) {
     let key = lockfence_core::text::quoted(key);
     let line = format!("LOCK.BREAK {key} by client {} ended {ended} lease(s)", ctx.client_id());
-    ctx.log(Level::Notice, &line);
+    log::write(About::Break, &line);
 }
