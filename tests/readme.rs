@@ -14,6 +14,8 @@
 )]
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -194,6 +196,43 @@ fn no_command_is_left_out() {
             assert!(run, "{page}: nothing runs this ```{language} block: {block:#?}");
         }
     }
+}
+
+/// What the texts link to is there: a file, and a heading in it.
+#[test]
+fn links_lead_somewhere() {
+    let listed = Command::new("git").args(["ls-files", "-z", "*.md"]).current_dir(ROOT).output();
+    // Not a checkout: the pages at least.
+    let listed =
+        listed.ok().filter(|output| output.status.success()).map(|output| output.stdout).unwrap_or_default();
+    let mut files: BTreeSet<String> = PAGES.iter().map(|(page, _)| (*page).to_owned()).collect();
+    files.extend(String::from_utf8(listed).unwrap().split_terminator('\0').map(str::to_owned));
+    let mut links = 0;
+    for file in files {
+        let path = Path::new(ROOT).join(&file);
+        let text = fs::read_to_string(&path).unwrap();
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            if link.contains("://") {
+                continue;
+            }
+            links += 1;
+            let (to, heading) = link.split_once('#').unwrap_or((link, ""));
+            let to = if to.is_empty() { path.clone() } else { path.parent().unwrap().join(to) };
+            assert!(to.exists(), "{file} links to {link}");
+            if !heading.is_empty() {
+                let text = fs::read_to_string(&to).unwrap();
+                let headings = text.lines().filter(|line| line.starts_with('#')).map(anchor);
+                assert!(headings.into_iter().any(|other| other == heading), "{file} links to {link}");
+            }
+        }
+    }
+    assert!(links > 20, "{links} links");
+}
+
+/// What a heading is called in links.
+fn anchor(heading: &str) -> String {
+    let text = heading.trim_start_matches('#').trim().to_lowercase().replace(' ', "-");
+    text.chars().filter(|c| c.is_alphanumeric() || "-_".contains(*c)).collect()
 }
 
 /// `make help` names every target that the pages name.

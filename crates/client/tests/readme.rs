@@ -114,6 +114,31 @@ server_tests! {
         needs(&server, "worker", &rights, || run(work(&locks())));
     }
 
+    /// Nothing that the client asks for is refused and noted.
+    fn the_log_stays_quiet(kind: ServerKind) {
+        let server = Server::start(kind);
+        make(&server, "worker");
+        change(&server, "worker", "+ping");
+        if kind == ServerKind::Redis70 {
+            assert!(cmd!(server.connect(), "ACL", "SETUSER", "worker", "+client|setinfo").is_err());
+        } else {
+            change(&server, "worker", "+client|setinfo");
+        }
+        let locks = client(&url(&server, "worker")).build().unwrap();
+        run(async {
+            let name = fresh();
+            for _ in 0..3 {
+                let waiting = Options::wait_up_to(Duration::from_millis(50));
+                let held = locks.try_acquire(&name).await.unwrap();
+                assert!(matches!(locks.acquire(&name, waiting).await, Err(Error::TimedOut { .. })));
+                assert_eq!(held.release().await, Released::Ended);
+            }
+            assert!(locks.settled(LONG).await);
+        });
+        let log = cmd!(server.connect(), "ACL", "LOG");
+        assert!(log.items().is_empty(), "{log:?}");
+    }
+
     fn other_databases_replicas_and_the_disk_need_more(kind: ServerKind) {
         let (server, replica) = (Server::builder(kind).arg("appendonly", "yes").start(), Server::start(kind));
         replica.replicate_from(&server);
