@@ -22,7 +22,8 @@ use lockfence_testkit::{Cluster, Sentinel, Server, ServerKind, cmd, key_slot, se
 const README: &str = include_str!("../README.md");
 const README_OF_ALL: &str = include_str!("../../../README.md");
 const PROGRAM: &str = env!("CARGO_BIN_EXE_lockfence");
-const TTL: Duration = Duration::from_secs(3);
+/// Renewed after a third of it.
+const TTL: Duration = Duration::from_secs(8);
 const LONG: Duration = Duration::from_secs(60);
 
 /// Makes the user of that name as the README says. Returns the commands that it may run.
@@ -54,7 +55,7 @@ fn url(server: &Server, user: &str) -> String {
 }
 
 fn client(url: &str) -> Builder {
-    Lockfence::builder().node(url).ttl(TTL).node_timeout(TTL / 6)
+    Lockfence::builder().node(url).ttl(TTL).node_timeout(TTL / 4)
 }
 
 /// Another lock each time: one that could not be released is in nobody's way.
@@ -78,7 +79,7 @@ async fn work(locks: &Lockfence) -> Result<(), String> {
     });
     tokio::select! {
         lost = first.lost() => return Err(lost.to_string()),
-        () = tokio::time::sleep(TTL * 3 / 2) => {}
+        () = renewed(&first) => {}
     }
     if first.release().await != Released::Ended {
         return Err("not released".to_owned());
@@ -86,6 +87,14 @@ async fn work(locks: &Lockfence) -> Result<(), String> {
     let second: Result<Held, Error> = waiting.await.unwrap();
     let ended = second.map_err(|error| error.to_string())?.release().await;
     (ended == Released::Ended).then_some(()).ok_or_else(|| "not released".to_owned())
+}
+
+async fn renewed(held: &Held) {
+    let mut least = held.remaining();
+    while held.remaining() <= least {
+        least = held.remaining();
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
 
 /// How a lock ends that an administrator took away.
