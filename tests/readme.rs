@@ -19,7 +19,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use lockfence_testkit::{Conn, Reply, Server, ServerKind, cmd, redis_cli, server_tests};
+use lockfence_testkit::{Conn, Reply, Server, ServerKind, cmd, key_slot, redis_cli, server_tests};
 
 const README: &str = include_str!("../README.md");
 const PAGES: [(&str, &str); 4] = [
@@ -196,6 +196,25 @@ fn no_command_is_left_out() {
             assert!(run, "{page}: nothing runs this ```{language} block: {block:#?}");
         }
     }
+}
+
+/// Whoever copies an example can take it to a cluster: lock and data share a slot.
+#[test]
+fn examples_suit_a_cluster() {
+    let blocks = blocks("console");
+    let commands = blocks.iter().flat_map(|block| steps_of(block)).filter_map(|step| step.command);
+    let mut pairs = 0;
+    for command in commands {
+        let words = words_of(&command);
+        let data = match words[0].as_str() {
+            "FENCE.WRITE" => &words[3],
+            "FENCE.CALL" => &words[4],
+            _ => continue,
+        };
+        assert_eq!(key_slot(words[1].as_bytes()), key_slot(data.as_bytes()), "{command}");
+        pairs += 1;
+    }
+    assert!(pairs > 5);
 }
 
 /// What the texts link to is there: a file, and a heading in it.
