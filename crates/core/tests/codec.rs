@@ -254,6 +254,27 @@ fn a_reader_whose_clock_is_behind_keeps_to_what_can_be() {
     assert_eq!(read_at(written_at - 3_600_000_000), (0, 1_000_000), "nor has a lease more left than it had");
 }
 
+/// G3: a lease that has ended is never revived, not by a reader whose clock was set back either.
+#[test]
+fn a_lease_that_is_over_is_over_for_every_reader() {
+    let lease = Lease { ends: NOW.mono.plus_ms(500), length_ms: 1_000 };
+    let granted = |owner| Happened::Granted(owner, 7, Mode::Exclusive, NOW.mono, lease);
+    let mut lock = Lock::default();
+    lock.apply(&granted(b"a".to_vec()).event());
+    for (passed_ms, is_over) in [(499, false), (500, true), (501, true), (3_600_000, true)] {
+        let later = Now {
+            mono: NOW.mono.plus_ms(passed_ms),
+            wall: Wall::from_micros(NOW.wall.micros() + passed_ms * 1000),
+        };
+        let bytes = written(&lock, later);
+        for behind_us in [0, 1, 100_000, 3_600_000_000, later.wall.micros()] {
+            let reader = Now { wall: Wall::from_micros(later.wall.micros() - behind_us), ..later };
+            let read = read_lock(&bytes, reader).unwrap();
+            assert_eq!(read.live_count(later.mono), u64::from(!is_over), "{passed_ms} ms, {behind_us} us");
+        }
+    }
+}
+
 /// One of everything that is written.
 fn samples() -> [Vec<u8>; 4] {
     let granted = |owner, token, mode| Happened::Granted(owner, token, mode, NOW.mono, lease_of_1_ms());

@@ -6,7 +6,7 @@ use super::{Corrupt, Reader, put_bytes, put_number};
 use crate::clock::{Instant, Now, Wall};
 use crate::event::Lease;
 use crate::fence::Fence;
-use crate::holders::{Full, Holders};
+use crate::holders::{Full, Holders, over_by};
 use crate::ids::{Mode, Token};
 use crate::limits;
 use crate::lock::{Holder, Lock};
@@ -102,8 +102,11 @@ pub(super) fn read_owner<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8], Corrup
     if owner.is_empty() { Err(Corrupt::OutOfBounds("owner")) } else { Ok(owner) }
 }
 
+/// A lease that is over is written as one that ended in 1970: whoever reads it, by whatever wall clock, is to find it over
+/// (guarantee G3).
 pub(super) fn put_lease(out: &mut Vec<u8>, lease: Lease, now: Now) {
-    put_number(out, now.wall_of(lease.ends).micros());
+    let over = lease.ends <= over_by(now.mono);
+    put_number(out, if over { 0 } else { now.wall_of(lease.ends).micros() });
     put_number(out, lease.length_ms);
 }
 

@@ -463,16 +463,19 @@ impl Model {
         self.grants_from = grants_from;
     }
 
-    /// The server starts again from that picture, at `time`: of each lease, it has what its wall clock says is left.
+    /// The server starts again from that picture, at `time`: of each lease that was live then, it has what its wall clock
+    /// says is left. One that was over stays over, whatever that clock says.
     pub(crate) fn restart(&mut self, picture: Picture, time: Time, grants_from: i64) {
         self.waiters.clear();
         self.records = picture.records;
         self.grants_from = grants_from;
         for (_, record) in &mut self.records {
             for holder in &mut record.holders {
-                let ends_wall = picture.time.wall.saturating_add_signed(holder.ends - picture.time.mono);
+                let left_then = holder.ends - picture.time.mono;
+                let ends_wall = picture.time.wall.saturating_add_signed(left_then);
                 let left = ends_wall.saturating_sub(time.wall).min(holder.length_ms * 1000);
-                holder.ends = time.mono + i64::try_from(left).expect("a lease");
+                let left = if left_then > 0 { i64::try_from(left).expect("a lease") } else { 0 };
+                holder.ends = time.mono + left;
             }
         }
     }
