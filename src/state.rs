@@ -9,7 +9,6 @@ use std::rc::Rc;
 use std::sync::LazyLock;
 
 use lockfence_core::clock::{Instant, Now};
-use lockfence_core::codec::Log;
 use lockfence_core::lock::Past;
 use lockfence_core::planted::{self, Bug};
 use lockfence_core::queue::WaiterId;
@@ -89,8 +88,6 @@ pub(crate) struct State {
     pub(crate) announced_floor: u64,
     /// Set while the module itself runs one of its internal commands.
     pub(crate) running_own: bool,
-    /// Kept for its memory.
-    pub(crate) log: Log,
     /// What FENCE.CALL knows of commands it was asked to run.
     pub(crate) inner_commands: HashMap<Vec<u8>, InnerVerdict>,
     pub(crate) stats: Stats,
@@ -131,7 +128,6 @@ static STATE: LazyLock<MainThread> = LazyLock::new(|| {
         arrived: Vec::new(),
         announced_floor: 0,
         running_own: false,
-        log: Log::default(),
         inner_commands: HashMap::new(),
         stats: Stats::default(),
         log_counts: Counts::default(),

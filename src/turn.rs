@@ -1,6 +1,7 @@
 //! One command's turn at one lock, in the keyspace: opens the record, lets the core decide, stores, replicates, wakes.
 
 use lockfence_core::clock::{Instant, Now};
+use lockfence_core::codec::Log;
 use lockfence_core::lock::Lock;
 use lockfence_core::planted::{self, Bug};
 use lockfence_core::queue::{Answer, Waiter};
@@ -13,9 +14,6 @@ use crate::reply::Failure;
 use crate::server::{Blocked, Ctx, Key, Slot};
 use crate::state::{self, State};
 use crate::{expiry, waiters};
-
-/// When nothing else says when to look at a queue again: 1 s, in ms.
-const FALLBACK_LOOK_MS: u64 = 1_000;
 
 /// Takes a turn at the lock `key`, which is open for writing. `work` decides and applies; what it did is stored,
 /// replicated and told to waiters before this returns.
@@ -35,17 +33,17 @@ pub(crate) fn at_lock<R>(
         Slot::Fence(_) | Slot::Other => return Err(Failure::WrongType),
     };
     let (result, log, answers) = state::with(|state| {
-        let (result, answers) = take(state, db, name, &mut record.lock, now, work);
+        let (result, mut log, answers) = take(state, db, name, &mut record.lock, now, work);
         whole.half_way();
-        if !state.log.is_empty() {
-            announce_floor(state, ctx);
+        if !log.is_empty() {
+            announce_floor(state, ctx, &mut log);
             if stands {
                 state.file_sooner(db, name, record, now);
             } else {
                 state.file(db, name, record, now);
             }
         }
-        (result, std::mem::take(&mut state.log), answers)
+        (result, log, answers)
     });
     if !log.is_empty() {
         if !stands {
@@ -56,10 +54,6 @@ pub(crate) fn at_lock<R>(
         }
         ctx.signal_modified(key.name());
     }
-    state::with(|state| {
-        state.log = log;
-        state.log.clear();
-    });
     if !answers.is_empty() {
         waiters::deliver(db, name, answers);
     }
@@ -74,39 +68,43 @@ fn take<R>(
     lock: &mut Lock,
     now: Now,
     work: impl FnOnce(&mut Turn<'_, Blocked>) -> R,
-) -> (R, Vec<Answer<Blocked>>) {
+) -> (R, Log, Vec<Answer<Blocked>>) {
     let grants_from = state.grants_from;
-    let State { issuer, room, log, .. } = state;
-    let mut answers = Vec::new();
+    let State { issuer, room, .. } = state;
+    let (mut log, mut answers) = (Log::default(), Vec::new());
     let queue = if room.is_empty() { None } else { room.queue_mut(db, name) };
     let queued = queue.is_some();
-    let mut turn = Turn { lock, queue, issuer, now, grants_from, log, answers: &mut answers };
+    let mut turn = Turn { lock, queue, issuer, now, grants_from, log: &mut log, answers: &mut answers };
     let result = work(&mut turn);
     if queued {
-        room.settle(db, name, &answers, |first| look_at(lock, first, now.mono, grants_from));
+        room.settle(db, name, &answers, |first| look_at(Some(lock), first, now.mono, grants_from));
         for answer in &answers {
             state.waiting.remove(&answer.waiter.handle);
         }
     }
-    (result, answers)
+    (result, log, answers)
 }
 
 /// When the first of those who wait for this lock may be served without any command: once enough leases have ended, and
-/// the quarantine.
-fn look_at(lock: &Lock, first: &Waiter<Blocked>, now: Instant, grants_from: Instant) -> Instant {
-    let at = lock.serves_from(&first.owner, first.mode, now).max(grants_from);
-    if at > now { at } else { now.plus_ms(FALLBACK_LOOK_MS) }
+/// the quarantine. After a turn that is later than now: whoever could be served by then has been.
+pub(crate) fn look_at(
+    lock: Option<&Lock>,
+    first: &Waiter<Blocked>,
+    now: Instant,
+    grants_from: Instant,
+) -> Instant {
+    lock.map_or(now, |lock| lock.serves_from(&first.owner, first.mode, now)).max(grants_from)
 }
 
 /// The first effect after a start also carries the floor, so that a server that takes over stays above it. Another module
 /// may run a command without having it replicated, also inside of a transaction, and nothing tells whether an effect went
 /// out: the floor is repeated until it was in one that a client's own command or the timer made.
-fn announce_floor(state: &mut State, ctx: Ctx) {
+fn announce_floor(state: &mut State, ctx: Ctx, log: &mut Log) {
     let floor = state.issuer.floor();
     if floor.token == state.announced_floor {
         return;
     }
-    state.log.push_floor(floor);
+    log.push_floor(floor);
     if state.running_own || ctx.is_plain_command() {
         state.announced_floor = floor.token;
     }

@@ -169,14 +169,18 @@ pub(crate) fn time_out_next(ctx: Ctx, now: Instant) -> bool {
     }) else {
         return false;
     };
-    let standing = if waiter.with_info { standing_at(ctx, &place, now) } else { Standing::default() };
-    send(&waiter, Outcome::NotGranted(standing), &place.key, None);
+    send(&waiter, not_granted(ctx, &place, &waiter, now), &place.key, None);
     true
 }
 
 /// Somebody left the queue: whoever is behind may fit now (a reader behind a writer that gave up).
 fn look_soon(state: &mut state::State, place: &Place, now: Instant) {
     state.room.watch(place.db, &place.key, Some(now));
+}
+
+/// The answer to a waiter that has left without a grant. Only one that asked for a map is told who stands in the way.
+fn not_granted(ctx: Ctx, place: &Place, waiter: &Waiter<Blocked>, now: Instant) -> Outcome {
+    Outcome::NotGranted(if waiter.with_info { standing_at(ctx, place, now) } else { Standing::default() })
 }
 
 fn standing_at(ctx: Ctx, place: &Place, now: Instant) -> Standing {
@@ -227,8 +231,7 @@ pub(crate) fn unblocked_by_command(ctx: Ctx) {
         ctx.reply_null();
         return;
     };
-    let standing = if waiter.with_info { standing_at(ctx, &place, now) } else { Standing::default() };
-    reply::outcome(ctx, &Outcome::NotGranted(standing), waiter.with_info, &place.key);
+    reply::outcome(ctx, &not_granted(ctx, &place, &waiter, now), waiter.with_info, &place.key);
     handle.let_go();
     expiry::arm(ctx, now);
 }

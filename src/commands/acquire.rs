@@ -1,6 +1,6 @@
 //! `LOCK.ACQUIRE lock owner ttl-ms [WAIT timeout-ms] [SHARED | LIMIT n] [MINTOKEN t] [WITHINFO]`
 
-use lockfence_core::queue::{Outcome, Waiter};
+use lockfence_core::queue::Outcome;
 use lockfence_core::request::Acquire;
 use lockfence_core::turn::Acquired;
 use redis_module::raw;
@@ -8,8 +8,8 @@ use redis_module::raw;
 use super::refuse_on_replica;
 use crate::boundary::Call;
 use crate::reply::{self, Failure};
-use crate::server::{Blocked, Ctx, Key, Slot};
-use crate::turn::at_lock;
+use crate::server::{Ctx, Key, Slot};
+use crate::turn::{at_lock, look_at};
 use crate::{clock, events, state, waiters};
 
 /// Contexts in which a client cannot be made to wait; there the answer is immediate. Blocking in one of them would
@@ -64,8 +64,5 @@ fn wait(ctx: Ctx, key: &mut Key<'_>, request: &Acquire<'_>) -> Result<bool, Fail
         }
     };
     // A lease may have ended since the turn: then look at once.
-    let look = |first: &Waiter<Blocked>| {
-        lock.map_or(now, |lock| lock.serves_from(&first.owner, first.mode, now)).max(grants_from)
-    };
-    waiters::enqueue(ctx, name.bytes(), request, look)
+    waiters::enqueue(ctx, name.bytes(), request, |first| look_at(lock, first, now, grants_from))
 }

@@ -1,7 +1,8 @@
 //! The server, as the rest of the module sees it: safe functions round the module API.
 //!
 //! # Architecture invariants
-//! - `unsafe` stands in this folder, in `boundary.rs`, in `key_type.rs` and in `registration.rs`; it is denied elsewhere.
+//! - `unsafe` stands in this folder and in the files that hold what the server calls (`lib.rs` names them); it is denied
+//!   elsewhere.
 //! - Every function of the API that is called here exists on the oldest supported server, or is asked for first
 //!   ([`missing`] is called at load).
 //! - Nothing here decides anything about locks.

@@ -11,9 +11,6 @@ use crate::limits;
 pub struct Instant(i64);
 
 impl Instant {
-    /// The latest point that can be named: never reached.
-    pub const NEVER: Self = Self(i64::MAX);
-
     /// The point `us` microseconds after the clock's origin.
     #[must_use]
     pub const fn from_micros(us: i64) -> Self {

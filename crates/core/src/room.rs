@@ -159,13 +159,6 @@ impl<H> Room<H> {
         Some((place, waiter))
     }
 
-    /// Where a waiter waits, and what it asked for.
-    #[must_use]
-    pub fn get(&self, id: WaiterId) -> Option<(&Place, &Waiter<H>)> {
-        let place = self.places.get(&id)?;
-        Some((place, self.queue(place.db, &place.key)?.get(id)?))
-    }
-
     /// Takes out all who wait for one lock, in order.
     pub fn take_key(&mut self, db: u32, key: &[u8]) -> Vec<(WaiterId, Waiter<H>)> {
         let Some(queue) = self.queue_mut(db, key) else { return Vec::new() };

@@ -87,12 +87,6 @@ impl Issuer {
         Floor { token: self.floor, raised_at: self.raised_at }
     }
 
-    /// Where tokens come from.
-    #[must_use]
-    pub const fn source(&self) -> TokenSource {
-        self.source
-    }
-
     /// base = max(wall clock in µs, restart floor); nothing in dense mode.
     fn base(&self, now: Now) -> u64 {
         match self.source {

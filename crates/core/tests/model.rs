@@ -58,7 +58,8 @@ fn the_core_does_what_its_model_says() {
 #[test]
 fn a_lease_that_is_over_stays_over_from_file_to_file() {
     let at = Name::ALL[0];
-    let acquire = Step::Acquire { at, owner: 0, ttl_ms: 100, wait_ms: None, kind: Kind::Shared, min: Min::None };
+    let acquire =
+        Step::Acquire { at, owner: 0, ttl_ms: 100, wait_ms: None, kind: Kind::Shared, min: Min::None };
     let restart = |from, skew_s| Step::Restart { from, down_ms: 0, skew_s, quarantine_ms: 0 };
     for from in [Source::Rdb, Source::Aof, Source::LastSave] {
         for over_us in [-1, 0, 1] {

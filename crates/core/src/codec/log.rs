@@ -20,6 +20,9 @@ const SNAPSHOT: u8 = 5;
 const FENCE: u8 = 6;
 const FLOOR: u8 = 7;
 
+/// A log with one change is seldom longer than this.
+const USUAL_BYTES: usize = 96;
+
 /// One change out of a log.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change<'a> {
@@ -61,13 +64,9 @@ impl Log {
         &self.bytes
     }
 
-    /// Forgets everything; keeps its memory for the next command.
-    pub fn clear(&mut self) {
-        self.bytes.clear();
-    }
-
     fn begin(&mut self, tag: u8) -> &mut Vec<u8> {
         if self.bytes.is_empty() {
+            self.bytes.reserve(USUAL_BYTES);
             self.bytes.push(super::VERSION);
         }
         self.bytes.push(tag);

@@ -19,7 +19,6 @@ use super::step::{Name, Reply, Told, Why};
 pub(crate) const IDLE_TTL_MS: u64 = 2_000;
 pub(crate) const CAPACITY: Capacity = Capacity { all: 6, per_lock: 4 };
 const LOOK_SOONEST_MS: u64 = 100;
-const FALLBACK_LOOK_MS: u64 = 1_000;
 
 #[derive(Default)]
 struct Record {
@@ -120,7 +119,8 @@ impl Server {
             answers: &mut answers,
         });
         if queued {
-            let look_at = |first: &Waiter<u64>| look_at(&record.lock, first, now.mono, self.grants_from);
+            let look_at =
+                |first: &Waiter<u64>| look_at(Some(&record.lock), first, now.mono, self.grants_from);
             self.room.settle(at.db, &key, &answers, look_at);
         }
         if !log.is_empty() {
@@ -187,10 +187,7 @@ impl Server {
         };
         let grants_from = self.grants_from;
         let lock = self.records.get(&at).map(|record| &record.lock);
-        let look_at = |first: &Waiter<u64>| {
-            let at = lock.map_or(now.mono, |lock| lock.serves_from(&first.owner, first.mode, now.mono));
-            at.max(grants_from)
-        };
+        let look_at = |first: &Waiter<u64>| look_at(lock, first, now.mono, grants_from);
         let waiter = self.room.enqueue(at.db, &at.bytes(), waiter, look_at);
         self.waiting.insert(id, waiter);
     }
@@ -391,9 +388,8 @@ impl Server {
     }
 }
 
-fn look_at(lock: &Lock, first: &Waiter<u64>, now: Instant, grants_from: Instant) -> Instant {
-    let at = lock.serves_from(&first.owner, first.mode, now).max(grants_from);
-    if at > now { at } else { now.plus_ms(FALLBACK_LOOK_MS) }
+fn look_at(lock: Option<&Lock>, first: &Waiter<u64>, now: Instant, grants_from: Instant) -> Instant {
+    lock.map_or(now, |lock| lock.serves_from(&first.owner, first.mode, now)).max(grants_from)
 }
 
 fn reply(outcome: Outcome) -> Reply {
