@@ -17,7 +17,7 @@ async fn main() -> Result<(), Error> {
 
     // The lease is renewed meanwhile. Others are told who has it, and when to come back.
     match locks.try_acquire("report").await {
-        Err(Error::Held { by: Some(by), .. }) => println!("a second try: held by {}", by.escape_ascii()),
+        Err(Error::Held { by: Some(by), .. }) => println!("a second try: held by {by}"),
         other => println!("a second try: {other:?}"),
     }
 

@@ -1,5 +1,8 @@
 //! Addresses: URLs of a server, of a primary that sentinels watch, of a cluster.
 
+use std::net::IpAddr;
+use std::path::PathBuf;
+
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, RedisConnectionInfo};
 
 use crate::config::ConfigError;
@@ -50,8 +53,7 @@ fn of_url(url: &str, tls: &Tls) -> Result<Target, ConfigError> {
     let bad = |cause: &str| ConfigError::BadNode { node: shown(url), cause: cause.to_owned() };
     let Some(group) = Group::parse(url) else {
         let info = info(url, &shown(url), tls)?;
-        let name = mark(&info);
-        return Ok(Target { marks: vec![name.clone()], name, place: Place::Server(info) });
+        return Ok(Target { name: name(&info), marks: vec![mark(&info)], place: Place::Server(info) });
     };
     let db = group.path.get(1).copied().unwrap_or_default();
     let servers = group.infos(group.login, db, None, tls)?;
@@ -143,10 +145,10 @@ fn watched(
     let db = server.redis_settings().db();
     let hosts = sorted(&sentinels)?;
     let settings = |info: ConnectionInfo| info.set_redis_settings(settings.clone());
-    let sentinels = sentinels.into_iter().map(settings).collect();
+    let sentinels: Vec<ConnectionInfo> = sentinels.into_iter().map(settings).collect();
     Ok(Target {
         name: format!("{primary}@{}/{db}", hosts.join(",")),
-        marks: hosts.iter().map(|host| format!("{primary}@{host}/{db}")).collect(),
+        marks: sentinels.iter().map(|sentinel| format!("{primary}@{}", mark(sentinel))).collect(),
         place: Place::Sentinel(Sentinels { primary: primary.to_owned(), sentinels, server: named(server) }),
     })
 }
@@ -179,13 +181,31 @@ fn sorted(infos: &[ConnectionInfo]) -> Result<Vec<String>, ConfigError> {
     Ok(hosts)
 }
 
-/// What tells that two nodes are the same server and database.
-fn mark(info: &ConnectionInfo) -> String {
+/// What a server and database are called: alike at all clients that write them alike.
+fn name(info: &ConnectionInfo) -> String {
     let address = match info.addr() {
         ConnectionAddr::Unix(path) => path.display().to_string(),
         address => address.to_string().to_ascii_lowercase(),
     };
     format!("{address}/{}", info.redis_settings().db())
+}
+
+/// What tells that two addresses are the same, however they are written: the databases of a server are one server, with
+/// TLS and without.
+fn mark(info: &ConnectionInfo) -> String {
+    match info.addr() {
+        ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
+            format!("{}:{port}", same_host(host))
+        }
+        ConnectionAddr::Unix(path) => path.components().collect::<PathBuf>().display().to_string(),
+        address => address.to_string(),
+    }
+}
+
+fn same_host(host: &str) -> String {
+    let host = host.strip_suffix('.').unwrap_or(host);
+    let address = host.parse::<IpAddr>().map(|address| address.to_canonical().to_string());
+    address.unwrap_or_else(|_| host.to_ascii_lowercase())
 }
 
 fn info(url: &str, shown: &str, tls: &Tls) -> Result<ConnectionInfo, ConfigError> {

@@ -31,7 +31,8 @@ use tokio::task::JoinSet;
 use crate::line::{Answer, Line};
 use crate::lockfence::Lockfence;
 use crate::node::Node;
-use crate::wire::{self, bytes, field, number};
+use crate::owner::Owner;
+use crate::wire::{self, bytes, field, mode, number};
 
 /// How long an answer of a node may take unless it was said otherwise.
 const WITHIN: Duration = Duration::from_secs(5);
@@ -81,7 +82,7 @@ pub struct LockState {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
     /// How it named itself. Whoever knows this can release the lock.
-    pub owner: Vec<u8>,
+    pub owner: Owner,
     /// Its token at this node. On a quorum a node may have issued another one than the lock's.
     pub token: u64,
     /// How long its lease runs if it is not renewed.
@@ -94,7 +95,7 @@ pub struct Holder {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiter {
     /// How it named itself.
-    pub owner: Vec<u8>,
+    pub owner: Owner,
     /// In which mode it wants the lock: `exclusive`, `shared` or `limit`.
     pub mode: String,
     /// For how long it has waited.
@@ -315,15 +316,6 @@ fn state(name: &[u8], value: &Value) -> Option<LockState> {
     })
 }
 
-fn mode(value: &Value) -> Option<Mode> {
-    match bytes(field(value, "mode")?)? {
-        b"exclusive" => Some(Mode::Exclusive),
-        b"shared" => Some(Mode::Shared),
-        b"limit" => Some(Mode::Limit(u32::try_from(number(field(value, "limit")?)?).ok()?)),
-        _ => None,
-    }
-}
-
 fn list<T>(value: &Value, name: &str, item: impl Fn(&Value) -> Option<T>) -> Option<Vec<T>> {
     let Value::Array(items) = field(value, name)? else { return None };
     items.iter().map(item).collect()
@@ -331,7 +323,7 @@ fn list<T>(value: &Value, name: &str, item: impl Fn(&Value) -> Option<T>) -> Opt
 
 fn holder(value: &Value) -> Option<Holder> {
     Some(Holder {
-        owner: bytes(field(value, "owner")?)?.to_vec(),
+        owner: bytes(field(value, "owner")?)?.into(),
         token: number(field(value, "token")?)?,
         left: time(value, "ttl-ms")?,
         held: time(value, "held-ms")?,
@@ -340,7 +332,7 @@ fn holder(value: &Value) -> Option<Holder> {
 
 fn waiter(value: &Value) -> Option<Waiter> {
     Some(Waiter {
-        owner: bytes(field(value, "owner")?)?.to_vec(),
+        owner: bytes(field(value, "owner")?)?.into(),
         mode: String::from_utf8_lossy(bytes(field(value, "mode")?)?).into_owned(),
         waited: time(value, "waited-ms")?,
         left: time(value, "left-ms"),

@@ -219,7 +219,7 @@ impl Held {
     #[must_use = "it may not have been held any more"]
     pub fn release(self) -> Released {
         let Self { held, inner } = self;
-        inner.run(async { Ok(held.release().await) }).unwrap_or(Released::NotHeld)
+        inner.run(async { Ok(held.release().await) }).unwrap_or(Released::Unconfirmed)
     }
 
     fn with(&self, fenced: crate::Fenced) -> Fenced {

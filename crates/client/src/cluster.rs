@@ -10,6 +10,7 @@ use crc::{CRC_16_XMODEM, Crc};
 use redis::{ConnectionInfo, ServerError, Value};
 
 use crate::dial::{Dialer, at};
+use crate::identity::Identity;
 use crate::line::Line;
 use crate::wire::bytes;
 
@@ -66,9 +67,12 @@ impl<'a> Redirect<'a> {
 
 impl Cluster {
     /// A cluster that has those nodes, and perhaps others. `None` without any.
-    pub(crate) fn new(seeds: &[ConnectionInfo]) -> Option<Self> {
+    pub(crate) fn new(seeds: &[ConnectionInfo], identity: Option<&Identity>) -> Option<Self> {
         let like = seeds.first()?.clone();
-        let line = |info: &ConnectionInfo| (info.addr().to_string(), Line::new(Dialer::Fixed(info.clone())));
+        let line = |info: &ConnectionInfo| {
+            let line = Line::new(Dialer::Fixed(info.clone()), identity.map(Identity::another));
+            (info.addr().to_string(), line)
+        };
         let lines = seeds.iter().map(line).collect();
         Some(Self { like, map: Mutex::new(Map { lines, ..Map::default() }) })
     }
@@ -139,7 +143,7 @@ impl Cluster {
         if let Some((_, line)) = map.lines.iter().find(|(other, _)| *other == name) {
             return Some(line.clone());
         }
-        let line = Line::new(Dialer::Fixed(info));
+        let line = from.beside(Dialer::Fixed(info));
         map.lines.push((name, line.clone()));
         Some(line)
     }
@@ -189,7 +193,7 @@ mod tests {
             ("7001", None),
             ("host:seven", None),
         ] {
-            let cluster = Cluster::new(&[seed()]).unwrap_or_else(|| unreachable!());
+            let cluster = Cluster::new(&[seed()], None).unwrap_or_else(|| unreachable!());
             let first = cluster.line(5).unwrap_or_else(|| unreachable!());
             let line = cluster.follow(Redirect::Moved { slot: 5, to }, &first);
             let known = cluster

@@ -26,9 +26,18 @@ pub enum ConfigError {
         /// What is wrong with it.
         cause: String,
     },
-    /// Two nodes are the same server and database: its vote would count twice.
-    #[error("node {0} is given twice: its vote would count twice")]
+    /// Two nodes have the same address, perhaps with two databases: one server would have two votes.
+    #[error("node {0} is given twice: one server would have two votes")]
     SameNodeTwice(String),
+    /// Two nodes have different addresses that lead to one server (by its `run_id`), or did when they were last connected
+    /// to: it would have two votes. Found when the nodes are connected to, so by `acquire`; whatever was won was given back.
+    #[error("node {node} leads to the same server as {other}: one server would have two votes")]
+    OneServerTwice {
+        /// The one.
+        node: String,
+        /// The other.
+        other: String,
+    },
     /// The lease is out of range.
     #[error("the ttl must be from {MIN_TTL:?} to 365 days and whole milliseconds, not {0:?}")]
     BadTtl(Duration),
@@ -40,9 +49,12 @@ pub enum ConfigError {
         /// The lease.
         ttl: Duration,
     },
-    /// A fenced command has no time to be answered in.
-    #[error("the time for a fenced command must be at least 1 ms, not {0:?}")]
+    /// A fenced command has no time to be answered in, or more than can be.
+    #[error("the time for a fenced command must be from 1 ms to 365 days, not {0:?}")]
     BadFenceTimeout(Duration),
+    /// A slice of a long wait is out of range: each one loses the place in the queue, and one of nothing has no end.
+    #[error("the slice of a wait must be from {MIN_WAIT_SLICE:?} to 365 days, not {0:?}")]
+    BadWaitSlice(Duration),
     /// A quorum as the place of the data.
     #[error(
         "a quorum of {nodes} nodes holds locks, not data: the fence belongs on the server where the data is"
@@ -75,8 +87,8 @@ pub enum ConfigError {
     #[error("a lock needs a name")]
     NoLockName,
     /// The lock shall be held for no time at all.
-    #[error("max_hold must be above 0")]
-    BadMaxHold,
+    #[error("max_hold must be at least 1 ms, not {0:?}")]
+    BadMaxHold(Duration),
     /// The number of holders of [`Options::limit`] is out of range.
     #[error("the limit must be from 1 to {max} holders, not {0}", max = limits::HOLDERS_MAX)]
     BadLimit(u32),
@@ -102,6 +114,12 @@ pub enum ConfigError {
 
 /// Shortest lease: below it, no margin for clocks and the network is left.
 const MIN_TTL: Duration = Duration::from_millis(10);
+/// Shortest slice of a wait.
+const MIN_WAIT_SLICE: Duration = Duration::from_millis(100);
+/// Shortest time limit.
+const MIN_TIME: Duration = Duration::from_millis(1);
+/// Longest time of any kind that is not a wait.
+const MAX_TIME: Duration = Duration::from_millis(limits::TTL_MS_MAX);
 const NAME_BYTES_MAX: usize = limits::OWNER_BYTES_MAX - 33;
 
 /// How long to wait for a lock.
@@ -132,7 +150,7 @@ impl Options {
         Self { wait: Wait::No, ttl: None, renew: true, max_hold: None, mode: Mode::Exclusive }
     }
 
-    /// Waits so long.
+    /// Waits so long. More than 365 days is as long as a server lets one wait in its queue at once; then it queues again.
     #[must_use]
     pub const fn wait_up_to(time: Duration) -> Self {
         Self { wait: Wait::UpTo(time), ..Self::try_once() }
@@ -156,7 +174,7 @@ impl Options {
         Self { renew: false, ..self }
     }
 
-    /// Gives it up after so long, however often it was renewed: for work that may hang.
+    /// Gives it up after so long, at least 1 ms, however often it was renewed: for work that may hang.
     #[must_use]
     pub const fn max_hold(self, time: Duration) -> Self {
         Self { max_hold: Some(time), ..self }
@@ -237,6 +255,9 @@ impl Builder {
     /// | `redis+sentinel://[user:password@]host[:port],…/name[/database]` | see [`Self::sentinel`] |
     /// | `redis+cluster://[user:password@]host[:port],…` | see [`Self::cluster`] |
     ///
+    /// The nodes of a quorum must be different servers. That is checked by their addresses in [`Self::build`], and when
+    /// they are connected to by what `INFO server` says: allow the user `+info`, or see to it yourself.
+    ///
     /// `valkey` may stand for `redis`, and `rediss+sentinel`, `rediss+cluster` are those with TLS. In users and passwords
     /// `@`, `/`, `:`, `?`, `#` and `%` are written as `%40` and so on. Sentinels that want a login of their own:
     /// `…?sentinel_user=name&sentinel_password=secret`, where the user may be left out.
@@ -312,8 +333,8 @@ impl Builder {
         self
     }
 
-    /// Cuts long waits into slices, where something on the way closes idle connections. Off by default: each slice
-    /// begins at the end of the queue.
+    /// Cuts long waits into slices, where something on the way closes idle connections: from 100 ms to 365 days. Off by
+    /// default: each slice begins at the end of the queue.
     #[must_use]
     pub const fn wait_slice(mut self, slice: Duration) -> Self {
         self.wait_slice = Some(slice);
@@ -394,17 +415,9 @@ impl Builder {
         if self.name.len() > NAME_BYTES_MAX {
             return Err(ConfigError::BadName(self.name.len()));
         }
-        check_times(self.ttl, self.node_timeout)?;
-        if let Some(timeout) = self.ack_timeout
-            && (timeout < Duration::from_millis(1) || timeout.saturating_mul(6) > self.ttl)
-        {
-            return Err(ConfigError::BadAckTimeout { timeout, ttl: self.ttl });
-        }
+        self.check_times()?;
         if self.durability.is_asked() && targets.len() > 1 {
             return Err(ConfigError::DurableQuorum { nodes: targets.len() });
-        }
-        if self.fence_timeout < Duration::from_millis(1) {
-            return Err(ConfigError::BadFenceTimeout(self.fence_timeout));
         }
         if targets.len() > 1 && targets.len().is_multiple_of(2) {
             tracing::warn!(
@@ -423,6 +436,27 @@ impl Builder {
         };
         Ok(Lockfence::new(targets, config))
     }
+
+    fn check_times(&self) -> Result<(), ConfigError> {
+        check_times(self.ttl, self.node_timeout)?;
+        if let Some(timeout) = self.ack_timeout
+            && (timeout < MIN_TIME || timeout.saturating_mul(6) > self.ttl)
+        {
+            return Err(ConfigError::BadAckTimeout { timeout, ttl: self.ttl });
+        }
+        if !(MIN_TIME..=MAX_TIME).contains(&self.fence_timeout) {
+            return Err(ConfigError::BadFenceTimeout(self.fence_timeout));
+        }
+        match self.wait_slice.filter(|slice| !(MIN_WAIT_SLICE..=MAX_TIME).contains(slice)) {
+            Some(slice) => Err(ConfigError::BadWaitSlice(slice)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Whether a lock can be held for so long at the most.
+pub(crate) fn check_max_hold(max_hold: Option<Duration>) -> Result<(), ConfigError> {
+    max_hold.filter(|time| *time < MIN_TIME).map_or(Ok(()), |time| Err(ConfigError::BadMaxHold(time)))
 }
 
 /// Whether so many nodes can keep that mode.
@@ -436,12 +470,11 @@ pub(crate) const fn check_mode(mode: Mode, nodes: usize) -> Result<(), ConfigErr
 
 /// Whether that lease and that timeout can work together.
 pub(crate) fn check_times(ttl: Duration, node_timeout: Option<Duration>) -> Result<(), ConfigError> {
-    let ms = ttl.as_millis();
-    if ttl < MIN_TTL || ms > u128::from(limits::TTL_MS_MAX) || !ttl.subsec_nanos().is_multiple_of(1_000_000) {
+    if !(MIN_TTL..=MAX_TIME).contains(&ttl) || !ttl.subsec_nanos().is_multiple_of(1_000_000) {
         return Err(ConfigError::BadTtl(ttl));
     }
     if let Some(timeout) = node_timeout
-        && (timeout < Duration::from_millis(1) || timeout.saturating_mul(4) > ttl)
+        && (timeout < MIN_TIME || timeout.saturating_mul(4) > ttl)
     {
         return Err(ConfigError::BadNodeTimeout { timeout, ttl });
     }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::config::ConfigError;
+use crate::owner::Owner;
 
 /// Why a lock was not had, or a fenced command not carried out.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -13,7 +14,7 @@ pub enum Error {
     #[error("held by {}; free in {retry_after:?} at the latest, unless it is renewed", name(.by))]
     Held {
         /// The holder, as it named itself.
-        by: Option<Vec<u8>>,
+        by: Option<Owner>,
         /// When its lease ends, if it is not renewed.
         retry_after: Duration,
     },
@@ -21,7 +22,7 @@ pub enum Error {
     #[error("not free in time; held by {}", name(.by))]
     TimedOut {
         /// The holder, as it named itself.
-        by: Option<Vec<u8>>,
+        by: Option<Owner>,
     },
     /// The lock was held and is lost. Stop the work: another may have begun it.
     #[error("lost: {0}")]
@@ -48,6 +49,10 @@ pub enum Error {
     /// Too few nodes answered. Whatever was won was given back; try again once they are up.
     #[error("no quorum: {}", list(.0))]
     NoQuorum(Vec<NodeError>),
+    /// So many nodes refuse it, and will again, that no majority is left: the user may not do it or cannot log in, the key
+    /// is no lock, the server has no module … Nothing was done. Trying again does not help until that is mended.
+    #[error("refused, and trying again does not help: {}", list(.0))]
+    RefusedByNodes(Vec<NodeError>),
     /// A command was sent and its outcome is not known: it may have been carried out, or be carried out yet.
     ///
     /// From [`Fenced`](crate::Fenced): read what is there before doing it again; with the same token that is safe.
@@ -75,15 +80,15 @@ pub enum Lost {
     Expired,
     /// It was held for as long as the options allow.
     HeldTooLong,
-    /// Somebody else has it.
+    /// Somebody else has it, and shuts this holder out.
     Taken {
         /// The holder, as it named itself.
-        by: Vec<u8>,
+        by: Owner,
     },
     /// The nodes no longer know it, before its time: an administrator broke it, the key was deleted, or too many nodes
     /// came back without their data.
     Broken,
-    /// Too few nodes answered the renewals.
+    /// Too few nodes renewed it: they did not answer, or refused it.
     NoQuorum(Vec<NodeError>),
     /// This program gave it up, or its runtime is gone.
     Released,
@@ -94,9 +99,9 @@ impl fmt::Display for Lost {
         match self {
             Self::Expired => f.write_str("its time ran out"),
             Self::HeldTooLong => f.write_str("held for as long as allowed"),
-            Self::Taken { by } => write!(f, "taken by {}", by.escape_ascii()),
+            Self::Taken { by } => write!(f, "taken by {by}"),
             Self::Broken => f.write_str("broken by an administrator, deleted, or forgotten by the nodes"),
-            Self::NoQuorum(nodes) => write!(f, "too few nodes answered: {}", list(nodes)),
+            Self::NoQuorum(nodes) => write!(f, "too few nodes renewed it: {}", list(nodes)),
             Self::Released => f.write_str("released"),
         }
     }
@@ -111,8 +116,8 @@ pub struct NodeError {
     pub cause: String,
 }
 
-fn name(owner: &Option<Vec<u8>>) -> String {
-    owner.as_ref().map_or_else(|| "somebody else".to_owned(), |owner| owner.escape_ascii().to_string())
+fn name(owner: &Option<Owner>) -> String {
+    owner.as_ref().map_or_else(|| "somebody else".to_owned(), Owner::to_string)
 }
 
 fn list(nodes: &[NodeError]) -> String {

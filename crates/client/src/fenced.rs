@@ -23,7 +23,7 @@ impl From<&redis::Client> for DataServer {
     fn from(client: &redis::Client) -> Self {
         let info = client.get_connection_info().clone();
         let target = Target { name: info.addr().to_string(), marks: Vec::new(), place: Place::Server(info) };
-        Self(Ok(Node::new(target)))
+        Self(Ok(Node::new(target, None)))
     }
 }
 

@@ -38,7 +38,7 @@ pub enum Released {
     Ended,
     /// It was not held any more.
     NotHeld,
-    /// Too few nodes answered. It ends with its lease at the latest; this goes on in the background.
+    /// Too few nodes answered. It ends with its lease at the latest; this goes on in the background, while the runtime does.
     Unconfirmed,
 }
 
@@ -115,13 +115,14 @@ impl Held {
         (!self.is_held()).then(|| self.loss().unwrap_or(Lost::Expired))
     }
 
-    /// Releases it at all nodes.
+    /// Releases it at all nodes. [`Released::Unconfirmed`] also where the runtime that renewed it has ended: what became
+    /// of the lock is not known then.
     pub async fn release(self) -> Released {
         let (tell, told) = oneshot::channel();
-        if self.release.send(tell).await.is_err() {
-            return Released::NotHeld;
+        if self.release.send(tell).await.is_ok() {
+            return told.await.unwrap_or(Released::Unconfirmed);
         }
-        told.await.unwrap_or(Released::NotHeld)
+        self.why_not_held().map_or(Released::Unconfirmed, |_| Released::NotHeld)
     }
 
     /// A fenced handle on the server where the data is, with the fence `fence:` + the lock's name: every write through

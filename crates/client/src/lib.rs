@@ -34,9 +34,11 @@ mod durable;
 mod error;
 mod fenced;
 mod held;
+mod identity;
 mod line;
 mod lockfence;
 mod node;
+mod owner;
 mod sentinel;
 mod session;
 mod tls;
@@ -51,6 +53,7 @@ pub use error::{Error, Lost, NodeError};
 pub use fenced::{DataServer, Fenced};
 pub use held::{Held, Released};
 pub use lockfence::{Lockfence, Stats};
+pub use owner::Owner;
 
 /// The README's examples compile.
 #[cfg(doctest)]

@@ -19,6 +19,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use crate::dial::Dialer;
+use crate::identity::Identity;
 use crate::quorum::{Failure, FailureKind};
 
 /// How many connections wait for the next request of their kind, at most.
@@ -83,14 +84,16 @@ pub(crate) struct Line {
 /// What the worker, which outlives the line until its last request is out, shares with it.
 struct Pool {
     dialer: Dialer,
+    /// Its place among the servers of a quorum.
+    identity: Option<Identity>,
     /// Counts how often its connections became suspect: those of an earlier epoch are used no more.
     epoch: AtomicU64,
     idle: Mutex<Vec<Idle>>,
 }
 
 impl Line {
-    pub(crate) fn new(dialer: Dialer) -> Arc<Self> {
-        let pool = Pool { dialer, epoch: AtomicU64::new(0), idle: Mutex::new(Vec::new()) };
+    pub(crate) fn new(dialer: Dialer, identity: Option<Identity>) -> Arc<Self> {
+        let pool = Pool { dialer, identity, epoch: AtomicU64::new(0), idle: Mutex::new(Vec::new()) };
         Arc::new(Self { pool: Arc::new(pool), worker: Mutex::new(None) })
     }
 
@@ -98,10 +101,15 @@ impl Line {
         &self.pool.dialer
     }
 
+    /// A line to another server of the same node.
+    pub(crate) fn beside(&self, dialer: Dialer) -> Arc<Self> {
+        Self::new(dialer, self.pool.identity.as_ref().map(Identity::another))
+    }
+
     /// Queues `request` on the shared connection, at once and in order. Needs a tokio runtime round it.
     pub(crate) fn send(&self, request: Request, within: Duration) -> oneshot::Receiver<Answer> {
         let (answer, receiver) = oneshot::channel();
-        let expires = Instant::now().checked_add(within).unwrap_or_else(Instant::now);
+        let expires = deadline(within);
         let mut job = Job { request, within, expires, answer };
         let mut worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(sender) = &*worker {
@@ -160,6 +168,21 @@ impl Pool {
         }
     }
 
+    /// A shared connection, to a server that no other node of the quorum leads to.
+    async fn dial(&self, within: Duration) -> Result<MultiplexedConnection, Failure> {
+        let Some(identity) = &self.identity else { return self.dialer.dial(within).await };
+        identity.forget();
+        let until = deadline(within);
+        let dialled = async {
+            let mut connection = self.dialer.dial(within).await?;
+            identity.check(&mut connection, until.saturating_duration_since(Instant::now())).await?;
+            Ok(connection)
+        };
+        let connection = dialled.await;
+        identity.tried();
+        connection
+    }
+
     /// A connection for one request alone: one that was kept and still answers, or a new one.
     async fn own(&self, within: Duration) -> Result<MultiplexedConnection, Failure> {
         while let Some(mut kept) = self.kept() {
@@ -193,6 +216,13 @@ impl std::fmt::Debug for Line {
     }
 }
 
+/// When that time is over; what is longer than any clock can show ends in a hundred years.
+pub(crate) fn deadline(within: Duration) -> Instant {
+    const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+    let now = Instant::now();
+    now.checked_add(within.min(LONGEST)).unwrap_or(now)
+}
+
 /// Sends what comes, in order, until nobody can send any more.
 async fn work(pool: Arc<Pool>, mut jobs: mpsc::UnboundedReceiver<Job>) {
     let mut connection: Option<(u64, MultiplexedConnection)> = None;
@@ -206,7 +236,7 @@ async fn work(pool: Arc<Pool>, mut jobs: mpsc::UnboundedReceiver<Job>) {
                 continue;
             }
             // Some time must be left for the answer.
-            _ => match pool.dialer.dial(job.within.mul_f32(0.875)).await {
+            _ => match pool.dial(job.within.mul_f32(0.875)).await {
                 Ok(new) => connection.insert((now, new)).1.clone(),
                 Err(failure) => {
                     tracing::debug!(cause = %failure.text, "no connection");

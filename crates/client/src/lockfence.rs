@@ -8,10 +8,11 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tracing::Instrument as _;
 
-use crate::config::{Builder, Config, ConfigError, Options, Wait, check_mode, check_times};
+use crate::config::{Builder, Config, ConfigError, Options, Wait, check_max_hold, check_mode, check_times};
 use crate::durable::{self, Acks};
 use crate::error::Error;
 use crate::held::Held;
+use crate::identity::Identities;
 use crate::node::{Node, Target};
 use crate::quorum::{Settings, order};
 use crate::session::{Asked, Session};
@@ -23,6 +24,8 @@ pub struct Lockfence(pub(crate) Arc<Inner>);
 
 pub(crate) struct Inner {
     pub(crate) nodes: Vec<Arc<Node>>,
+    /// Which servers they lead to; none where there is but one node.
+    pub(crate) identities: Option<Arc<Identities>>,
     /// The way to the data beside the locks, where there is one server for both.
     data: OnceLock<Arc<Node>>,
     pub(crate) config: Config,
@@ -58,7 +61,7 @@ impl Inner {
     /// The way to the data on the locks' own server; none on a quorum.
     pub(crate) fn data(&self) -> Option<Arc<Node>> {
         match self.nodes.as_slice() {
-            [node] => Some(self.data.get_or_init(|| Node::new(node.target().clone())).clone()),
+            [node] => Some(self.data.get_or_init(|| Node::new(node.target().clone(), None)).clone()),
             _ => None,
         }
     }
@@ -79,8 +82,13 @@ impl Lockfence {
     }
 
     pub(crate) fn new(targets: Vec<Target>, config: Config) -> Self {
+        let names: Vec<String> = targets.iter().map(|target| target.name.clone()).collect();
+        let identities = Identities::of(&names);
+        let identity = |node| identities.as_ref().map(|all| all.line(node));
+        let nodes = targets.into_iter().enumerate().map(|(node, target)| Node::new(target, identity(node)));
         Self(Arc::new(Inner {
-            nodes: targets.into_iter().map(Node::new).collect(),
+            nodes: nodes.collect(),
+            identities,
             data: OnceLock::new(),
             config,
             seen: AtomicU64::new(0),
@@ -93,8 +101,8 @@ impl Lockfence {
     /// given back in the background.
     ///
     /// # Errors
-    /// [`Error::Held`], [`Error::TimedOut`], [`Error::NoQuorum`], [`Error::Indeterminate`], [`Error::NotDurable`],
-    /// [`Error::Config`]; with [`min_replicas`](Builder::min_replicas) and [`fsync`](Builder::fsync) also
+    /// [`Error::Held`], [`Error::TimedOut`], [`Error::NoQuorum`], [`Error::RefusedByNodes`], [`Error::Indeterminate`],
+    /// [`Error::NotDurable`], [`Error::Config`]; with [`min_replicas`](Builder::min_replicas) and [`fsync`](Builder::fsync) also
     /// [`Error::Refused`] where the server cannot do that, and [`Error::Lost`]. None of them leaves a lock behind for
     /// longer than one lease; usually for no time at all.
     pub async fn acquire(&self, name: impl AsRef<[u8]>, options: Options) -> Result<Held, Error> {
@@ -103,7 +111,7 @@ impl Lockfence {
         let span = tracing::debug_span!("lockfence", lock = %subject.lock.escape_ascii());
         let (tell, told) = oneshot::channel();
         tokio::spawn(session.run(tell).instrument(span));
-        let result = told.await.unwrap_or_else(|_| Err(Error::NoQuorum(Vec::new())));
+        let result = told.await.unwrap_or_else(|_| Err(Error::Indeterminate("the runtime ended".to_owned())));
         let counter = if result.is_ok() { &self.0.counters.granted } else { &self.0.counters.refused };
         counter.fetch_add(1, Ordering::Relaxed);
         result
@@ -152,8 +160,12 @@ impl Lockfence {
         }
     }
 
-    /// Waits until nothing is held or being given back any more, at most `within`. Returns whether that was reached.
-    /// Locks that are still held stay held: drop or release them first.
+    /// Waits until nothing is held, and whatever is to be given back is: the nodes that may have it have answered. At most
+    /// `within`; returns whether that was reached. Locks that are still held stay held: drop or release them first.
+    ///
+    /// Where it is not known whether a request arrived at all (its connection broke, or its waiting was called off) a node
+    /// counts once it has answered twice, a moment apart, that nothing is there. It goes on being asked in the background, as
+    /// long as the runtime lives and a lease that came so late could.
     pub async fn settled(&self, within: Duration) -> bool {
         let mut busy = self.0.busy.subscribe();
         let reached = tokio::time::timeout(within, busy.wait_for(|count| *count == 0)).await;
@@ -166,9 +178,7 @@ impl Lockfence {
         if name.is_empty() {
             return Err(ConfigError::NoLockName);
         }
-        if options.max_hold == Some(Duration::ZERO) {
-            return Err(ConfigError::BadMaxHold);
-        }
+        check_max_hold(options.max_hold)?;
         check_times(ttl, None)?;
         check_mode(options.mode, self.0.nodes.len())?;
         let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);

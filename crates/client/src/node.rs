@@ -9,7 +9,8 @@ use tokio::time::Instant;
 
 use crate::cluster::{Cluster, Redirect, slot};
 use crate::dial::Dialer;
-use crate::line::{Answer, Line, Request, refusal};
+use crate::identity::Identity;
+use crate::line::{Answer, Line, Request, deadline, refusal};
 use crate::quorum::{Failure, FailureKind};
 use crate::sentinel::Sentinels;
 
@@ -87,11 +88,16 @@ enum Next {
 }
 
 impl Node {
-    pub(crate) fn new(target: Target) -> Arc<Self> {
+    /// The way to `target`; with its place among the servers of a quorum, if it is of one.
+    pub(crate) fn new(target: Target, identity: Option<Identity>) -> Arc<Self> {
         let way = match &target.place {
-            Place::Server(info) => Some(Way::Server(Line::new(Dialer::Fixed(info.clone())))),
-            Place::Sentinel(sentinels) => Some(Way::Sentinel(Line::new(Dialer::Primary(sentinels.clone())))),
-            Place::Cluster(seeds) => Cluster::new(seeds).map(|cluster| Way::Cluster(Box::new(cluster))),
+            Place::Server(info) => Some(Way::Server(Line::new(Dialer::Fixed(info.clone()), identity))),
+            Place::Sentinel(sentinels) => {
+                Some(Way::Sentinel(Line::new(Dialer::Primary(sentinels.clone()), identity)))
+            }
+            Place::Cluster(seeds) => {
+                Cluster::new(seeds, identity.as_ref()).map(|cluster| Way::Cluster(Box::new(cluster)))
+            }
         };
         Arc::new(Self { target, way })
     }
@@ -231,11 +237,6 @@ fn next_in(
 
 fn nowhere() -> Failure {
     Failure::new(FailureKind::NotSent, "nowhere to send it")
-}
-
-fn deadline(within: Duration) -> Instant {
-    let now = Instant::now();
-    now.checked_add(within).unwrap_or(now)
 }
 
 fn left(until: Instant) -> Duration {

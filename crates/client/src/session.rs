@@ -5,6 +5,7 @@ mod io;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
 
 use lockfence_core::clock::Instant;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -34,6 +35,8 @@ pub(crate) struct Asked {
 /// The task behind one lock.
 pub(crate) struct Session {
     io: Io,
+    /// While something is asked for, held, or given back.
+    busy: Option<Busy>,
     settings: Settings,
     order: Vec<NodeId>,
     asked: Asked,
@@ -49,15 +52,15 @@ impl Session {
         subject: Arc<Subject>,
         asked: Asked,
     ) -> Self {
-        Self { io: Io::new(inner, subject, settings, asked.acks), settings, order, asked }
+        let busy = Some(Busy::new(&inner));
+        Self { io: Io::new(inner, subject, settings, asked.acks), busy, settings, order, asked }
     }
 
     /// Gets the lock, tells, and holds it until it is lost or released. If nobody listens it is called off.
     pub(crate) async fn run(mut self, mut tell: Tell) {
-        let _busy = Busy::new(&self.io.inner);
         let (outcome, attempt) = self.attempt(&mut tell).await;
         match outcome {
-            Outcome::Won(grant) => match self.vouched_for(&grant, &mut tell).await {
+            Outcome::Won(grant) => match self.may_hold(&grant, &mut tell).await {
                 Ok(()) => self.hold(&grant, tell).await,
                 Err(error) => {
                     self.give_up(&grant);
@@ -66,10 +69,31 @@ impl Session {
             },
             other => {
                 // Where nobody listens any more there is nobody to tell.
-                let _ = tell.send(Err(self.io.error(other)));
+                let _ = tell.send(Err(self.one_server_twice().unwrap_or_else(|| self.io.error(other))));
                 self.give_back_late(attempt).await;
             }
         }
+    }
+
+    /// Whether what was won may be held: it is at different servers, and vouched for.
+    async fn may_hold(&self, grant: &Grant, tell: &mut Tell) -> Result<(), Error> {
+        if let Some(identities) = &self.io.inner.identities {
+            // The first time only: later it is known.
+            let longest = Duration::from_micros(self.settings.node_timeout_us);
+            tokio::select! {
+                biased;
+                () = tell.closed() => return Err(Error::TimedOut { by: None }), // nobody listens any more
+                () = identities.known(longest) => {}
+            }
+        }
+        match self.one_server_twice() {
+            Some(error) => Err(error),
+            None => self.vouched_for(grant, tell).await,
+        }
+    }
+
+    fn one_server_twice(&self) -> Option<Error> {
+        self.io.inner.identities.as_ref()?.same().map(Error::Config)
     }
 
     /// Answers to a try that was lost without them say whether there is something to give back.
@@ -179,6 +203,7 @@ impl Session {
                 () = sleep_until(hold.deadline()) => with_turn(|turn| hold.on_time(turn)),
             }
         }
+        self.busy = None;
         // Lost: a release that comes now finds nothing.
         while let Some(asked) = released.recv().await {
             let _ = asked.send(Released::NotHeld);
@@ -206,7 +231,7 @@ impl Session {
         let mut asked = asked;
         while let Some(effect) = hold.effect() {
             if let Effect::GiveBack(give_back) = effect {
-                run_give_back(&mut self.io, *give_back, asked.take()).await;
+                run_give_back(&mut self.io, *give_back, asked.take(), self.busy.take()).await;
             }
         }
         if let Some(asked) = asked {

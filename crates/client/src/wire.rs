@@ -94,11 +94,21 @@ fn acquired(value: &Value) -> Option<Reply> {
 
 fn standing(value: &Value) -> Standing {
     let owner = match field(value, "owner") {
-        Some(Value::BulkString(owner)) => Some(owner.clone()),
+        Some(Value::BulkString(owner)) => Some(owner.clone().into()),
         _ => None,
     };
     let number = |name| field(value, name).and_then(number).unwrap_or(0);
-    Standing { owner, ttl_ms: number("ttl-ms"), waiters: number("waiters") }
+    Standing { owner, mode: mode(value), ttl_ms: number("ttl-ms"), waiters: number("waiters") }
+}
+
+/// The mode that LOCK.INFO names; `None` while the lock is free, and of an answer without one.
+pub(crate) fn mode(value: &Value) -> Option<Mode> {
+    match bytes(field(value, "mode")?)? {
+        b"exclusive" => Some(Mode::Exclusive),
+        b"shared" => Some(Mode::Shared),
+        b"limit" => Some(Mode::Limit(u32::try_from(number(field(value, "limit")?)?).ok()?)),
+        _ => None,
+    }
 }
 
 pub(crate) fn number(value: &Value) -> Option<u64> {

@@ -282,6 +282,26 @@ server_tests! {
         });
     }
 
+    /// Once a wait is called off it is settled as soon as the nodes have answered, long before anything could have ended by
+    /// itself: a program that is interrupted need not wait for it.
+    fn a_wait_that_is_called_off_is_settled_at_once(kind: ServerKind) {
+        let nodes = Nodes::start(kind);
+        run(async {
+            let (locks, other) = (nodes.direct(), nodes.direct());
+            let held = get(&other, "lock").await.unwrap();
+            nodes.only_the_holder_left("lock");
+            let task = tokio::spawn({
+                let locks = locks.clone();
+                async move { get(&locks, "lock").await }
+            });
+            wait_until("a waiter", LONG, || nodes.somebody_waits("lock"), |waits| *waits);
+            drop(dropped(task).await);
+            assert!(locks.settled(SOON).await);
+            nodes.only_the_holder_left("lock");
+            assert_eq!(held.release().await, Released::Ended);
+        });
+    }
+
     /// `with_lock`, at each poll and with each message held back: before, in and after its body.
     fn with_lock_at_each_point(kind: ServerKind) {
         let nodes = Nodes::start(kind);
@@ -352,6 +372,19 @@ server_tests! {
                 assert!(polls + 1 < POINTS_MAX);
             }
         });
+    }
+
+    /// The runtime that renews a lock ends before it is released: the lock is still there, and nobody knows for how long.
+    fn a_release_after_the_runtime_has_ended(kind: ServerKind) {
+        let nodes = Nodes::start(kind);
+        let locks = nodes.direct();
+        let first = runtime();
+        let held = first.block_on(get(&locks, "lock")).unwrap();
+        nodes.only_the_holder_left("lock");
+        first.shutdown_timeout(Duration::from_secs(10));
+        assert!(held.is_held());
+        assert_eq!(run(held.release()), Released::Unconfirmed);
+        nodes.only_the_holder_left("lock");
     }
 
     /// The runtime ends while a lock is held, and while one is waited for: the lease ends with its ttl, here and there.

@@ -5,6 +5,8 @@ use lockfence_client::quorum::attempt::{Attempt, Grant, Outcome, Patience};
 use lockfence_client::quorum::hold::{Hold, Loss, Terms};
 use lockfence_client::quorum::{Command, Effect, NodeId, Reply, SendId, Settings, Standing, Turn};
 use lockfence_core::clock::{Instant, Now, Wall};
+use lockfence_core::ids::Mode;
+use lockfence_core::limits;
 
 const TOKEN: u64 = 1_764_428_400_000_000;
 
@@ -33,12 +35,38 @@ impl Story {
         Settings::new(1, 10_000)
     }
 
+    /// A lock that is won at once, in that mode.
+    fn won(&mut self, settings: Settings) -> Hold {
+        let order = vec![NodeId(0)];
+        let mut attempt = self.turn(|turn| Attempt::start(settings, order.clone(), Patience::None, 0, turn));
+        let (first, _) = sent(|| attempt.effect()).pop().unwrap();
+        self.turn(|turn| attempt.on_reply(turn, first, Reply::Granted { token: TOKEN }));
+        let Some(Outcome::Won(grant)) = attempt.outcome() else { panic!("{attempt:?}") };
+        let terms = Terms { renew: true, hold_until: None };
+        self.turn(|turn| Hold::new(settings, order, &grant, terms, turn))
+    }
+
+    /// Why a lock in the mode `ours` is lost, when the node says that it is gone, and then who has it.
+    fn loss(&mut self, ours: Mode, standing: Standing) -> Option<Loss> {
+        let mut hold = self.won(Settings { mode: ours, ..Self::settings() });
+        let (id, _) = self.renewal(&mut hold);
+        self.turn(|turn| hold.on_reply(turn, id, Reply::Done(false)));
+        let (look, command) = sent(|| hold.effect()).pop().unwrap();
+        assert_eq!(command, Command::Look);
+        self.turn(|turn| hold.on_reply(turn, look, Reply::Standing(standing)));
+        hold.loss()
+    }
+
     /// A lock that is won from the queue while the question whether the node is still there has no answer yet.
     fn won_while_probed(&mut self) -> Grant {
         let (settings, order) = (Self::settings(), vec![NodeId(0)]);
         let mut attempt = self.turn(|turn| Attempt::start(settings, order, Patience::Forever, 0, turn));
         let (first, _) = sent(|| attempt.effect()).pop().unwrap();
-        let taken = Reply::Standing(Standing { owner: Some(b"other".to_vec()), ttl_ms: 9_000, waiters: 0 });
+        let taken = Reply::Standing(Standing {
+            owner: Some(b"other".to_vec().into()),
+            ttl_ms: 9_000,
+            ..Standing::default()
+        });
         self.turn(|turn| attempt.on_reply(turn, first, taken));
         let (wait, command) = sent(|| attempt.effect()).pop().unwrap();
         assert!(matches!(command, Command::Acquire { wait_ms: Some(_), .. }), "{command:?}");
@@ -103,4 +131,40 @@ fn a_lock_that_is_lost_is_not_taken_again() {
     let (look, _) = asked.into_iter().next().unwrap();
     story.turn(|turn| hold.on_reply(turn, look, Reply::Standing(Standing::default())));
     assert_eq!(hold.loss(), Some(Loss::Broken));
+}
+
+/// Who holds the lock beside a reader, or as another of several, has not taken it from anybody: only a holder that shuts
+/// this one out is named.
+#[test]
+fn a_holder_beside_this_one_is_not_named_as_who_took_the_lock() {
+    let other = |mode| Standing { owner: Some(b"other".to_vec().into()), mode, ttl_ms: 9_000, waiters: 0 };
+    let taken = Some(Loss::Taken { by: b"other".to_vec().into() });
+    let (exclusive, shared, limit) = (Mode::Exclusive, Mode::Shared, Mode::Limit(3));
+    for (ours, theirs, loss) in [
+        (exclusive, Some(exclusive), &taken),
+        (exclusive, Some(shared), &taken),
+        (exclusive, None, &taken),
+        (shared, Some(exclusive), &taken),
+        (limit, Some(exclusive), &taken),
+        (shared, Some(shared), &Some(Loss::Broken)),
+        (shared, None, &Some(Loss::Broken)),
+        (limit, Some(limit), &Some(Loss::Broken)),
+        (limit, Some(shared), &Some(Loss::Broken)),
+    ] {
+        assert_eq!(Story::new().loss(ours, other(theirs)), *loss, "{ours:?}, and {theirs:?}");
+    }
+}
+
+/// A node refuses a WAIT that is longer than it allows, and would be taken for one that cannot do it at all.
+#[test]
+fn the_longest_wait_is_as_long_as_a_node_allows() {
+    let mut story = Story::new();
+    let patience = Patience::Until(story.at.plus_us(u64::MAX));
+    let mut attempt =
+        story.turn(|turn| Attempt::start(Story::settings(), vec![NodeId(0)], patience, 0, turn));
+    let (first, _) = sent(|| attempt.effect()).pop().unwrap();
+    story.turn(|turn| attempt.on_reply(turn, first, Reply::Standing(Standing::default())));
+    let (_, wait) = sent(|| attempt.effect()).pop().unwrap();
+    let is_longest = |command| matches!(command, Command::Acquire { wait_ms: Some(limits::TTL_MS_MAX), .. });
+    assert!(is_longest(wait), "{wait:?}");
 }

@@ -89,6 +89,7 @@ impl From<Error> for Failed {
     fn from(error: Error) -> Self {
         match error {
             Error::NoQuorum(nodes) => no_quorum(&nodes),
+            Error::RefusedByNodes(nodes) => refused(&nodes),
             Error::Config(error) => error.into(),
             Error::Held { .. } | Error::TimedOut { .. } => Self::new(CONFLICT, error.to_string()),
             Error::Lost(_) => Self::new(LOST, error.to_string()),
@@ -100,14 +101,25 @@ impl From<Error> for Failed {
 /// Too few nodes answered: with the cause at each, and what to do about those that a newcomer meets.
 pub(crate) fn no_quorum(nodes: &[NodeError]) -> Failed {
     let mut text = "too few nodes answered".to_owned();
-    for node in nodes {
-        text.push_str("\n  ");
-        text.push_str(&at_node(node));
-    }
+    push_each(&mut text, nodes);
     if nodes.is_empty() {
         text.push_str(": none said why; is the address right, and the server up?");
     }
     Failed::new(NO_QUORUM, text)
+}
+
+/// Too many nodes refuse it, and will again.
+fn refused(nodes: &[NodeError]) -> Failed {
+    let mut text = "refused, and trying again does not help".to_owned();
+    push_each(&mut text, nodes);
+    Failed::new(NO_QUORUM, text)
+}
+
+fn push_each(text: &mut String, nodes: &[NodeError]) {
+    for node in nodes {
+        text.push_str("\n  ");
+        text.push_str(&at_node(node));
+    }
 }
 
 /// A node's reason, with a hint where it is one that a newcomer meets.

@@ -169,7 +169,7 @@ impl From<&LockState> for Record {
 impl From<&Holder> for HolderRecord {
     fn from(holder: &Holder) -> Self {
         Self {
-            owner: escape::for_json(&holder.owner),
+            owner: escape::for_json(holder.owner.bytes()),
             token: holder.token,
             ttl_ms: time::ms(holder.left),
             held_ms: time::ms(holder.held),
@@ -180,7 +180,7 @@ impl From<&Holder> for HolderRecord {
 impl From<&Waiter> for WaiterRecord {
     fn from(waiter: &Waiter) -> Self {
         Self {
-            owner: escape::for_json(&waiter.owner),
+            owner: escape::for_json(waiter.owner.bytes()),
             mode: waiter.mode.clone(),
             waited_ms: time::ms(waiter.waited),
             left_ms: waiter.left.map(time::ms),

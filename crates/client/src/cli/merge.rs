@@ -69,7 +69,7 @@ pub(crate) fn locks(answers: &[AtNode<Vec<LockState>>], majority: usize) -> Vec<
 pub(crate) fn lock<'a>(name: &'a [u8], states: &[&'a LockState], majority: usize) -> Merged<'a> {
     let mut by_owner: BTreeMap<&[u8], Vec<&Holder>> = BTreeMap::new();
     for holder in states.iter().flat_map(|state| &state.holder_list) {
-        by_owner.entry(&holder.owner).or_default().push(holder);
+        by_owner.entry(holder.owner.bytes()).or_default().push(holder);
     }
     let of_majority = by_owner.values().filter(|nodes| nodes.len() >= majority).count();
     let first = by_owner.iter().max_by_key(|(_, nodes)| {
@@ -84,7 +84,7 @@ pub(crate) fn lock<'a>(name: &'a [u8], states: &[&'a LockState], majority: usize
     let owner = first.map(|(owner, _)| *owner);
     let nodes = first.map(|(_, nodes)| nodes.as_slice()).unwrap_or_default();
     let has_first =
-        |state: &&&LockState| state.holder_list.iter().any(|holder| Some(&*holder.owner) == owner);
+        |state: &&&LockState| state.holder_list.iter().any(|holder| Some(holder.owner.bytes()) == owner);
     Merged {
         name,
         state,
@@ -137,7 +137,7 @@ mod tests {
 
     fn holder(owner: &str, token: u64, left: u64, held: u64) -> Holder {
         Holder {
-            owner: owner.into(),
+            owner: owner.as_bytes().into(),
             token,
             left: Duration::from_secs(left),
             held: Duration::from_secs(held),

@@ -8,7 +8,7 @@ mod signals;
 use std::process;
 use std::time::Duration;
 
-use lockfence_client::{Error, Held, Lockfence, Options, Released};
+use lockfence_client::{Error, Held, Lockfence, Options, Owner, Released};
 use nix::sys::signal::Signal;
 
 pub(crate) use child::become_command;
@@ -143,7 +143,9 @@ fn options(args: &Run) -> Options {
 }
 
 fn not_had(error: Error, args: &Run, tell: &Tell) -> Failed {
-    let who = |by: &Option<Vec<u8>>| by.as_deref().map_or_else(|| "somebody else".to_owned(), escape::owner);
+    let who = |by: &Option<Owner>| {
+        by.as_ref().map_or_else(|| "somebody else".to_owned(), |owner| escape::owner(owner.bytes()))
+    };
     let why = match &error {
         Error::Held { by, retry_after } => format!(
             "is held by {}, for {} more unless it is renewed; --wait 5m would wait for it",

@@ -26,6 +26,7 @@ use super::round::{Ballot, Round, Verdict};
 use super::{
     Effect, Failure, FailureKind, NodeId, OwnerId, PerNode, Reply, SendId, Settings, Standing, Turn, earliest,
 };
+use crate::owner::Owner;
 
 /// How long to wait for a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -396,8 +397,8 @@ fn in_the_way(round: &Round) -> Option<Standing> {
             _ => None,
         })
     };
-    let named = |owner: &Option<Vec<u8>>| taken().filter(|other| other.owner == *owner).count();
+    let named = |owner: &Option<Owner>| taken().filter(|other| other.owner == *owner).count();
     let most = taken().max_by_key(|standing| (named(&standing.owner), standing.ttl_ms))?;
     let waiters = taken().map(|standing| standing.waiters).max().unwrap_or(0);
-    Some(Standing { owner: most.owner.clone(), ttl_ms: most.ttl_ms, waiters })
+    Some(Standing { waiters, ..most.clone() })
 }

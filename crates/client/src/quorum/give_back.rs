@@ -2,12 +2,18 @@
 //! must be over.
 //!
 //! Where it is not known whether an ACQUIRE arrived, one RELEASE that found nothing is no proof: the ACQUIRE may still
-//! be on its way. It is repeated, ever more rarely, until the longest lease that could come of it has ended.
+//! be on its way. It is repeated, ever more rarely, until the longest lease that could come of it has ended. Nobody need
+//! wait for that long: see [`GiveBack::is_settled`].
 
 use lockfence_core::clock::Instant;
 
 use super::outbox::Outbox;
-use super::{Command, Effect, NodeId, OwnerId, PerNode, Reply, SendId, Settings, Turn, earliest};
+use super::{
+    Command, Effect, FailureKind, NodeId, OwnerId, PerNode, Reply, SendId, Settings, Turn, earliest,
+};
+
+/// So many answers that nothing is there, one a moment after the other, are enough to rely on.
+const REFUSALS_ENOUGH: u32 = 2;
 
 /// What an owner may have at a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +43,8 @@ struct Place {
     unknown: bool,
     /// Whether the first request was answered or given up.
     tried: bool,
+    /// How often it has answered that nothing is there.
+    refusals: u32,
     /// How long to wait before the next request.
     pause_us: u64,
 }
@@ -69,7 +77,10 @@ impl GiveBack {
             let nothing = traces[node] == Trace::Nothing;
             let state = if nothing { State::Clear } else { State::Due(now) };
             let unknown = traces[node] == Trace::Unknown;
-            Place { state, unknown, tried: nothing, pause_us: settings.node_timeout_us }
+            // Whatever was under way when the first answer came has arrived soon after.
+            let pause_us =
+                if unknown { (settings.node_timeout_us / 16).max(1_000) } else { settings.node_timeout_us };
+            Place { state, unknown, tried: nothing, refusals: 0, pause_us }
         };
         let places = PerNode::new(settings.nodes, place);
         let until = now.plus_us(settings.ttl_us().saturating_add(settings.ttl_us() / 100));
@@ -90,6 +101,14 @@ impl GiveBack {
         let waits = |place: &&Place| !place.tried && matches!(place.state, State::Due(_));
         let by_majority = self.freed >= self.settings.majority() && self.places.count(waits) == 0;
         self.over || by_majority || self.places.count(|place| !place.tried) == 0
+    }
+
+    /// Whether each node has answered: that it has ended the lease, or that there is none (where a request may still have
+    /// been on its way twice, the second time a moment later), or that it does not let itself be asked.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        let settled = |place: &&Place| place.state == State::Clear || place.refusals >= REFUSALS_ENOUGH;
+        self.over || self.places.count(settled) == self.settings.nodes
     }
 
     /// How many nodes had a lease and ended it.
@@ -129,6 +148,12 @@ impl GiveBack {
                 place.state = State::Clear;
                 place.tried = true;
             } else {
+                place.refusals = place.refusals.saturating_add(match reply {
+                    Reply::Done(_) => 1,
+                    // It will refuse it again.
+                    Reply::Failed(failure) if failure.kind == FailureKind::Fatal => REFUSALS_ENOUGH,
+                    _ => 0,
+                });
                 place.again(now);
             }
         }
@@ -150,8 +175,10 @@ impl GiveBack {
     }
 
     fn expire(&mut self, now: Instant) {
+        let timeout_us = self.settings.node_timeout_us;
         for (_, place) in self.places.iter_mut() {
             if matches!(place.state, State::Asked { by, .. } if by <= now) {
+                place.pause_us = place.pause_us.max(timeout_us);
                 place.again(now);
             }
         }
@@ -202,6 +229,25 @@ mod tests {
     fn at<T>(ms: u64, step: impl FnOnce(&mut Turn<'_>) -> T) -> T {
         let now = Now { mono: Instant::default().plus_ms(ms), ..Now::default() };
         step(&mut Turn { now, bits: &mut || 0 })
+    }
+
+    /// A WAIT that was called off: the request of the connection that is closing may still be granted.
+    #[test]
+    fn it_is_settled_once_a_node_has_said_twice_that_nothing_is_there() {
+        let settings = Settings::new(3, 30_000);
+        let traces = PerNode::new(3, |node| if node == NodeId(1) { Trace::Unknown } else { Trace::Nothing });
+        let mut give_back = GiveBack::new(settings, OwnerId(1), &traces, None, Instant::default());
+        at(0, |turn| give_back.on_time(turn));
+        let first = Sent::by(&mut give_back);
+        assert_eq!(first.nodes(), [1]);
+        at(1, |turn| give_back.on_reply(turn, first.0[0].1, &Reply::Done(false)));
+        assert!(give_back.is_tried() && !give_back.is_settled());
+        assert_eq!(give_back.deadline(), Some(Instant::default().plus_us(63_500)));
+        at(64, |turn| give_back.on_time(turn));
+        let second = Sent::by(&mut give_back);
+        assert!(!give_back.is_settled());
+        at(65, |turn| give_back.on_reply(turn, second.0[0].1, &Reply::Done(false)));
+        assert!(give_back.is_settled() && !give_back.is_over(), "it goes on in the background");
     }
 
     /// Leases at three nodes, of which the first is the queue node; a node may take 1 s.

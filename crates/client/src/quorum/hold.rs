@@ -24,6 +24,7 @@ use super::planted::Bug;
 use super::{
     Command, Effect, Failure, FailureKind, NodeId, OwnerId, PerNode, Reply, SendId, Settings, Turn, earliest,
 };
+use crate::owner::Owner;
 
 /// Why a lock was lost.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,7 +36,7 @@ pub enum Loss {
     /// Somebody else has it.
     Taken {
         /// Who, as the node says.
-        by: Vec<u8>,
+        by: Owner,
     },
     /// The nodes no longer know the lease, before its time: an administrator broke it, the key was deleted, or too many
     /// nodes came back without their data.
@@ -219,9 +220,10 @@ impl Hold {
                 self.renew_at = self.renew_at.map(|at| at.min(soon));
             }
             (Ask::TopUp | Ask::Look, Reply::Standing(standing)) => {
-                // Beside this reader others may hold the lock: that is no loss.
-                let alone = self.settings.mode != Mode::Shared;
-                place.named = standing.owner.filter(|owner| alone && !self.owner.is_named_by(owner));
+                // Beside a reader, or one of several, others may hold the lock: that they do is no reason.
+                let excludes = [Some(self.settings.mode), standing.mode].contains(&Some(Mode::Exclusive));
+                place.named =
+                    standing.owner.filter(|owner| excludes && !self.owner.is_named_by(owner.bytes()));
             }
             (_, Reply::Failed(failure)) => {
                 place.loose |= open.ask == Ask::TopUp && failure.kind.may_have_happened();

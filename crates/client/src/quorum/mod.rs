@@ -32,6 +32,8 @@ use lockfence_core::clock::{Instant, Now};
 use lockfence_core::ids::Mode;
 use lockfence_core::limits;
 
+use crate::owner::Owner;
+
 /// What comes with every call: the time, read just before, and random bits, drawn when needed.
 pub struct Turn<'a> {
     /// This client's own clocks. `mono` must count suspended time and never step.
@@ -73,12 +75,14 @@ impl OwnerId {
     }
 }
 
+/// The first digits: whoever knows them all can release the lock.
 impl fmt::Debug for OwnerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", self.0)
+        write!(f, "{:08x}…", self.0 >> 96)
     }
 }
 
+/// All digits, as a node knows this owner.
 impl fmt::Display for OwnerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:032x}", self.0)
@@ -158,8 +162,10 @@ pub enum Reply {
 /// Who stands in the way at one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
-    /// The holder.
-    pub owner: Option<Vec<u8>>,
+    /// The holder; the first of several.
+    pub owner: Option<Owner>,
+    /// In which mode it is held; `None` where the node did not say.
+    pub mode: Option<Mode>,
     /// How long its lease runs.
     pub ttl_ms: u64,
     /// How many wait.

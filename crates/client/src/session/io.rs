@@ -23,11 +23,12 @@ use crate::wire::{self, Subject};
 /// Timers do not count suspended time, leases do: look at the clock at least this often.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Gives back what an owner has; tells when each node was asked once.
+/// Gives back what an owner has; tells when each node was asked once, and is no longer busy when each has answered.
 pub(super) async fn run_give_back(
     io: &mut Io,
     mut give_back: GiveBack,
     mut tell: Option<oneshot::Sender<Released>>,
+    mut busy: Option<Busy>,
 ) {
     let majority = io.settings.majority();
     with_turn(|turn| give_back.on_time(turn));
@@ -46,6 +47,9 @@ pub(super) async fn run_give_back(
                 released
             };
             let _ = tell.send(released);
+        }
+        if give_back.is_settled() {
+            drop(busy.take());
         }
         if give_back.is_over() {
             return;
@@ -95,11 +99,8 @@ impl Io {
             }
             Effect::GiveBack(give_back) => {
                 let mut io = Self::new(self.inner.clone(), self.subject.clone(), self.settings, None);
-                let busy = Busy::new(&self.inner);
-                tokio::spawn(async move {
-                    let _busy = busy;
-                    run_give_back(&mut io, *give_back, None).await;
-                });
+                let busy = Some(Busy::new(&self.inner));
+                tokio::spawn(async move { run_give_back(&mut io, *give_back, None, busy).await });
             }
         }
     }
@@ -146,12 +147,23 @@ impl Io {
                 retry_after: Duration::from_millis(standing.map_or(0, |standing| standing.ttl_ms)),
             },
             Outcome::TimedOut(standing) => Error::TimedOut { by: by(&standing) },
+            Outcome::NoQuorum(causes) if self.is_hopeless(&causes) => {
+                Error::RefusedByNodes(self.causes(&causes))
+            }
             Outcome::NoQuorum(causes) => match only(&causes) {
                 Some(failure) => self.failed(failure),
                 None => Error::NoQuorum(self.causes(&causes)),
             },
             Outcome::Cancelled | Outcome::Won(_) => Error::TimedOut { by: None },
         }
+    }
+
+    /// Whether so many will refuse it again that no majority is left.
+    fn is_hopeless(&self, causes: &PerNode<Option<Failure>>) -> bool {
+        let refuses = |cause: &&Option<Failure>| {
+            cause.as_ref().is_some_and(|failure| failure.kind == FailureKind::Fatal)
+        };
+        self.settings.nodes.saturating_sub(causes.count(refuses)) < self.settings.majority()
     }
 
     /// One node is all there is, and it failed so.

@@ -45,7 +45,7 @@ server_tests! {
             let locks = one(&address("worker:secret")).build().unwrap();
             let refused = locks.acquire("lock", Options::wait_forever()).await;
             match &refused {
-                Err(Error::NoQuorum(nodes)) => assert!(nodes[0].cause.contains("uthentication"), "{refused:?}"),
+                Err(Error::RefusedByNodes(nodes)) => assert!(nodes[0].cause.contains("uthentication"), "{refused:?}"),
                 other => panic!("{other:?}"),
             }
             assert!(!format!("{refused:?} {locks:?}").contains("secret"));

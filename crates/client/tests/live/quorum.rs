@@ -1,6 +1,6 @@
 //! One server, and a quorum of three.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use lockfence_client::{ConfigError, Error, Lost, Options, Released};
 use lockfence_testkit::{Direction, Proxy, Server, ServerKind, cmd, server_tests, wait_until};
@@ -18,7 +18,7 @@ server_tests! {
             assert!(first.is_held() && first.remaining() > ms(1));
             match locks.try_acquire("lock").await {
                 Err(Error::Held { by: Some(by), retry_after }) => {
-                    assert!(by.starts_with(b"worker-1/"), "{by:?}");
+                    assert!(by.bytes().starts_with(b"worker-1/"), "{by:?}");
                     assert!(retry_after <= ms(8_000));
                 }
                 other => panic!("{other:?}"),
@@ -172,6 +172,23 @@ server_tests! {
             proxies.iter().for_each(Proxy::pass);
             // Long before the ttl.
             wait_until("given back", ms(30_000), || servers.iter().all(is_free), |free| *free);
+        });
+    }
+
+    /// Times without end are what they say: a wait as long as the server allows, and no time limit that is over at once.
+    fn the_longest_times(kind: ServerKind) {
+        let server = [Server::start(kind)];
+        let (holder, waiter) = (client(&server), client(&server));
+        run(async {
+            let held = get(&holder, Options::try_once()).await;
+            let options = Options::wait_up_to(Duration::MAX).max_hold(Duration::MAX);
+            let waits = tokio::spawn(async move { get(&waiter, options).await });
+            wait_until("a waiter", LONG, || info(&server[0], "waiters"), |seen| seen.contains('1'));
+            let looked = holder.admin().within(Duration::MAX).look("lock", 0).await.pop().unwrap();
+            assert_eq!(looked.answer.unwrap().unwrap().waiters, 1);
+            held.release().await;
+            assert_eq!(waits.await.unwrap().release().await, Released::Ended);
+            assert!(holder.settled(Duration::MAX).await);
         });
     }
 

@@ -3,8 +3,69 @@
 use std::time::Duration;
 
 use lockfence_client::{ConfigError, Error, Lockfence, Options};
+use lockfence_testkit::{Proxy, Server, ServerKind, cmd, server_tests};
 
-use crate::{ms, run};
+use crate::{LONG, client_of, get, is_free, ms, run, three};
+
+server_tests! {
+    /// One server by two addresses would have two votes, which no address tells. Where the user may not ask which server it
+    /// is, it works as before.
+    fn one_server_by_two_addresses(kind: ServerKind) {
+        let servers = [Server::start(kind), Server::start(kind)];
+        let proxy = Proxy::to(&servers[0]);
+        let (one, other) = (servers[0].url(), proxy.url());
+        let addresses = [one.as_str(), other.as_str(), &servers[1].url()];
+        run(async {
+            for options in [Options::try_once(), Options::wait_forever()] {
+                let locks = client_of(addresses).build().unwrap();
+                for _ in 0..2 {
+                    let refused = locks.acquire("lock", options).await;
+                    let text = format!("{}", refused.as_ref().unwrap_err());
+                    assert!(matches!(refused, Err(Error::Config(ConfigError::OneServerTwice { .. }))), "{refused:?}");
+                    for address in [&one, &other] {
+                        assert!(text.contains(address.trim_start_matches("redis://")), "{text}");
+                    }
+                }
+                assert!(locks.settled(LONG).await && servers.iter().all(is_free));
+            }
+        });
+        for server in &servers {
+            cmd!(server.connect(), "ACL", "SETUSER", "default", "-info").ok();
+        }
+        run(async { drop(get(&client_of(addresses).build().unwrap(), Options::try_once()).await) });
+    }
+
+    /// What each node refuses, and will again, is said, and that trying again does not help; it is not waited for.
+    fn what_the_nodes_will_not_do(kind: ServerKind) {
+        let servers = three(kind);
+        let plain = Server::builder(kind).without_module().start();
+        for server in &servers[1..] {
+            cmd!(server.connect(), "SET", "data", "value").ok();
+            cmd!(server.connect(), "ACL", "SETUSER", "default", "resetkeys", "~data", "~lock").ok();
+        }
+        let of = |urls: [String; 3]| client_of(urls.iter().map(String::as_str)).build().unwrap();
+        let locks = of([servers[0].url(), servers[1].url(), servers[2].url()]);
+        let refused_by = async |locks: &Lockfence, name: &str, causes: &[&str]| {
+            for options in [Options::try_once(), Options::wait_forever()] {
+                let refused = locks.acquire(name, options).await;
+                let Err(Error::RefusedByNodes(nodes)) = &refused else { panic!("{name}: {refused:?}") };
+                let text = format!("{}", refused.as_ref().unwrap_err());
+                assert!(text.starts_with("refused, and trying again does not help: "), "{text}");
+                for cause in causes {
+                    assert!(nodes.iter().any(|node| node.cause.contains(cause)), "{cause}: {text}");
+                }
+            }
+        };
+        run(async {
+            refused_by(&locks, "data", &["WRONGTYPE"]).await;
+            refused_by(&locks, "other", &["NOPERM"]).await;
+            let two_ways = of([servers[0].url(), servers[1].url(), plain.url()]);
+            refused_by(&two_ways, "other", &["NOPERM", "unknown command"]).await;
+            // One of three: the others are enough.
+            drop(get(&two_ways, Options::try_once()).await);
+        });
+    }
+}
 
 /// Addresses of groups that cannot be understood, without what is secret in them.
 #[test]
@@ -47,8 +108,74 @@ fn one_server_in_two_guises_is_refused() {
     for builder in twice {
         assert!(matches!(builder.clone().build(), Err(ConfigError::SameNodeTwice(_))), "{builder:?}");
     }
+    for (one, other) in [
+        ("redis://a:1", "redis://A.:1"),
+        ("redis://a", "redis://a:6379"),
+        ("redis://a:1/0", "redis://a:1/1"),
+        ("redis://a:1", "rediss://user:password@a:1"),
+        ("redis://[::1]:1", "redis://[0:0:0:0:0:0:0:1]:1"),
+        ("redis://127.0.0.1:1", "redis://[::ffff:127.0.0.1]:1"),
+        ("redis+unix:///run/server.sock", "redis+unix:///run//./server.sock?db=1"),
+        ("redis+sentinel://a:1/main/0", "redis+sentinel://A:1/main/1"),
+    ] {
+        let twice = Lockfence::builder().node(one).node(other).build();
+        assert!(matches!(twice, Err(ConfigError::SameNodeTwice(_))), "{one} {other}: {twice:?}");
+    }
     let two = Lockfence::builder().sentinel("main", ["redis://a:1"]).sentinel("other", ["redis://a:1"]);
     assert!(two.build().is_ok(), "two primaries by one sentinel");
+}
+
+/// Each time that can be set: nothing, too little, too much. A number of the wrong size must not turn into another
+/// meaning (a WAIT of 0 ms is one without limit), nor overflow the clock.
+#[test]
+fn times_that_cannot_work_are_refused() {
+    let one = || Lockfence::builder().node("redis://127.0.0.1:1");
+    let (nothing, micro, most) =
+        (Duration::ZERO, Duration::from_micros(900), Duration::from_secs(365 * 24 * 3600));
+    let (more, endless) = (most + ms(1), Duration::MAX);
+    for time in [nothing, micro, ms(99), more, endless] {
+        let refused = one().wait_slice(time).build();
+        assert!(
+            matches!(refused, Err(ConfigError::BadWaitSlice(bad)) if bad == time),
+            "{time:?}: {refused:?}"
+        );
+    }
+    for time in [nothing, micro, more, endless] {
+        let refused = one().fence_timeout(time).build();
+        assert!(
+            matches!(refused, Err(ConfigError::BadFenceTimeout(bad)) if bad == time),
+            "{time:?}: {refused:?}"
+        );
+    }
+    for time in [nothing, micro, ms(9), more, endless] {
+        let refused = one().ttl(time).build();
+        assert!(matches!(refused, Err(ConfigError::BadTtl(bad)) if bad == time), "{time:?}: {refused:?}");
+    }
+    for timeout in [nothing, micro, ms(7_501), endless] {
+        let refused = one().node_timeout(timeout).build();
+        assert!(matches!(refused, Err(ConfigError::BadNodeTimeout { .. })), "{timeout:?}: {refused:?}");
+    }
+    for timeout in [nothing, micro, ms(5_001), endless] {
+        let refused = one().ack_timeout(timeout).build();
+        assert!(matches!(refused, Err(ConfigError::BadAckTimeout { .. })), "{timeout:?}: {refused:?}");
+    }
+    assert!(one().ttl(most).wait_slice(most).fence_timeout(most).build().is_ok());
+    assert!(one().ttl(ms(10)).wait_slice(ms(100)).fence_timeout(ms(1)).build().is_ok());
+    let locks = one().build().unwrap();
+    run(async {
+        for time in [nothing, micro] {
+            let refused = locks.acquire("lock", Options::try_once().max_hold(time)).await;
+            let is_clear = |error: &ConfigError| *error == ConfigError::BadMaxHold(time);
+            assert!(
+                matches!(&refused, Err(Error::Config(error)) if is_clear(error)),
+                "{time:?}: {refused:?}"
+            );
+        }
+        for time in [nothing, micro, ms(9), more, endless] {
+            let refused = locks.acquire("lock", Options::try_once().ttl(time)).await;
+            assert!(matches!(refused, Err(Error::Config(ConfigError::BadTtl(_)))), "{time:?}: {refused:?}");
+        }
+    });
 }
 
 /// J11, B6: what cannot work is refused before anything is sent.

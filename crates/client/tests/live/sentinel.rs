@@ -129,7 +129,7 @@ server_tests! {
                 let locks = client_of([format!("{url}{wrong}").as_str()]).build().unwrap();
                 let refused = locks.acquire("lock", Options::wait_forever()).await;
                 assert!(
-                    matches!(&refused, Err(Error::NoQuorum(nodes)) if nodes[0].cause.contains(cause)),
+                    matches!(&refused, Err(Error::RefusedByNodes(nodes)) if nodes[0].cause.contains(cause)),
                     "{refused:?}"
                 );
             }

@@ -401,7 +401,8 @@ fn forgot_its_holders(lock: &Lock, now: Now) -> Lock {
 }
 
 fn stands(standing: CoreStanding) -> Standing {
-    Standing { owner: standing.owner.map(Vec::from), ttl_ms: standing.ttl_ms, waiters: standing.waiters }
+    let owner = standing.owner.map(|owner| Vec::from(owner).into());
+    Standing { owner, mode: None, ttl_ms: standing.ttl_ms, waiters: standing.waiters }
 }
 
 fn reply(outcome: Outcome) -> Reply {

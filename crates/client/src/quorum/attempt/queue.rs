@@ -1,9 +1,11 @@
 //! The second half of an attempt: a place in the queue of one node, and the head of that queue.
 
 use lockfence_core::clock::Instant;
+use lockfence_core::limits;
 
 use super::ending::joined;
 use super::{Attempt, Head, Patience, Phase, Queued};
+use crate::owner::Owner;
 use crate::quorum::give_back::Trace;
 use crate::quorum::planted::Bug;
 use crate::quorum::round::{Ballot, Round};
@@ -46,6 +48,8 @@ impl Attempt {
             }
             Patience::Forever | Patience::None => None,
         };
+        // More than that is refused; then it is asked again.
+        let left_ms = left_ms.map(|left| left.min(limits::TTL_MS_MAX));
         match (left_ms, self.settings.wait_slice_ms) {
             (Some(left), Some(slice)) => left.min(slice.max(1)),
             (left, slice) => left.or(slice).unwrap_or(0),
@@ -206,7 +210,7 @@ impl Attempt {
 
 /// Whether one other owner has a majority.
 fn held_by_one(round: &Round, majority: usize) -> bool {
-    let names = |owner: &Vec<u8>| {
+    let names = |owner: &Owner| {
         round.ballots().count(
             |ballot| matches!(ballot, Ballot::Taken(Standing { owner: Some(other), .. }) if other == owner),
         )

@@ -2,6 +2,7 @@
 
 use lockfence_core::clock::Instant;
 
+use crate::owner::Owner;
 use crate::quorum::{Failure, SendId};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -33,7 +34,7 @@ pub(super) struct Place {
     /// Whether an ACQUIRE may still be on its way.
     pub(super) loose: bool,
     /// Who has it there instead.
-    pub(super) named: Option<Vec<u8>>,
+    pub(super) named: Option<Owner>,
     pub(super) failure: Option<Failure>,
 }
 
