@@ -115,7 +115,7 @@ server_tests! {
         let mut rights = make(&server, "worker");
         let url = url(&server, "worker");
         let locks = || client(&url).build().unwrap();
-        assert_eq!(loss_of(&locks(), &server), Lost::Taken { by: b"admin".to_vec() });
+        assert_eq!(loss_of(&locks(), &server), Lost::Taken { by: b"admin".to_vec().into() });
         // "tells who has a lock that was lost; all else works without it"
         change(&server, "worker", "-lock.info");
         rights.retain(|right| *right != "+lock.info");
