@@ -107,7 +107,8 @@ fn tick(ctx: Ctx) {
             hand_over(ctx, &place, now);
         }
     }
-    if may_write || (!primary && !loading) {
+    let may_look = may_write || (!primary && !loading);
+    if may_look {
         for _ in 0..RECORDS_AT_ONCE {
             if !look_at_next_record(ctx, may_write) {
                 break;
@@ -120,7 +121,7 @@ fn tick(ctx: Ctx) {
         }
     }
     let now = clock::now().mono;
-    set(ctx, now, if may_write || !primary { now } else { now.plus_ms(PAUSED_MS) });
+    set(ctx, now, if may_look { now } else { now.plus_ms(PAUSED_MS) });
 }
 
 /// Serves the queue of one lock, by the server's own rules for writes (enough replicas, no failed save).
@@ -221,11 +222,13 @@ fn drop_in_cluster(ctx: Ctx, due: &Due, name: Name<'_>) {
     }
 }
 
-/// Tells all who wait that this server no longer grants.
+/// Tells all who wait that this server no longer grants. What has been granted is the new primary's: an owner whose reply
+/// was lost here may have heard of its grant there, so none is given back any more.
 pub(crate) fn demoted() {
     waiters::lose_all(None, &Outcome::Demoted);
     state::with(|state| {
         state.replica = true;
+        state.in_delivery.iter().for_each(|grant| grant.told.set(true));
         state.returns.clear();
         state.arrived.clear();
     });

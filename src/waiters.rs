@@ -26,7 +26,7 @@ pub(crate) struct Delivered {
     pub(crate) key: Rc<[u8]>,
     pub(crate) owner: Box<[u8]>,
     pub(crate) token: u64,
-    /// Whether a client has been told of it.
+    /// Whether a client has been told of it, or may have been on another server: then it is not given back.
     pub(crate) told: Cell<bool>,
 }
 

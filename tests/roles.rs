@@ -52,6 +52,13 @@ fn assert_sent_away(mut client: Conn) {
     }
 }
 
+/// How often the server's main thread has waited for something to do.
+fn wake_ups(server: &Server) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    line.unwrap().trim().parse().unwrap()
+}
+
 /// Makes the primary the replica of what was its replica.
 #[track_caller]
 fn swap_roles(primary: &Server, replica: &Server) {
@@ -269,6 +276,36 @@ server_tests! {
             assert_eq!(number(&mut primary.connect(), &lock, "holders"), 1);
             assert_same_data(&primary, &replica); // which never left it
         }
+    }
+
+    /// A grant whose reply the demotion swallowed is not this server's to give back any more: its owner may have heard of
+    /// it from the new primary. A replica does not try to, again and again, nor does the server once it leads again.
+    fn a_grant_swallowed_by_a_demotion_is_given_back_by_nobody(kind: ServerKind) {
+        const LOOK: Duration = Duration::from_millis(500);
+        let (primary, other) = (Server::start(kind), Server::start(kind));
+        let (mut conn, mut there) = (primary.connect(), other.connect());
+        cmd!(conn, "LOCK.ACQUIRE", "lock", "a", LONG_MS).token();
+        let client = waiter(&primary, "lock", "b", LONG_MS, 1);
+        let turn = [
+            args!["LOCK.RELEASE", "lock", "a"],
+            args!["DUMP", "lock"],
+            args!["REPLICAOF", "127.0.0.1", other.port()],
+        ];
+        let replies = conn.pipeline(&turn);
+        assert_sent_away(client);
+        // The new primary knows of the grant, and tells it.
+        cmd!(there, "RESTORE", "lock", 0, replies[1].bytes()).ok();
+        let token = cmd!(there, "LOCK.ACQUIRE", "lock", "b", LONG_MS).token();
+        primary.wait_in_sync(&other);
+        let before = wake_ups(&primary);
+        thread::sleep(LOOK);
+        let woken = wake_ups(&primary) - before;
+        assert!(woken < 150, "the replica woke up {woken} times in {LOOK:?}");
+        primary.promote();
+        let again = waiter(&primary, "lock", "c", LONG_MS, 1);
+        again.close();
+        let seen = info(&mut primary.connect(), "lock");
+        assert_eq!((seen.field("owner").text(), seen.field("token").token()), ("b".into(), token));
     }
 
     /// D14: FAILOVER with waiters. The old primary sends them away; the new one knows the lease; no two holders.
