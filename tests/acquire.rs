@@ -12,17 +12,10 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{LONG_MS, SOON, TOKEN_MAX, info, issued, number, standing, stat_of, waiter, wall_us};
-use lockfence_testkit::{Conn, Reply, Server, ServerKind, args, cmd, send, server_tests, wait_until};
-
-/// Waits until nobody holds the lock.
-fn wait_free(conn: &mut Conn, lock: &str) {
-    wait_until("the lease's end", SOON, || info(conn, lock).field("state").text(), |state| state == "free");
-}
-
-fn names(map: &Reply) -> Vec<String> {
-    map.fields().iter().map(|(name, _)| name.text()).collect()
-}
+use common::{
+    LONG_MS, SOON, TOKEN_MAX, info, issued, names, number, standing, stat_of, wait_free, waiter, wall_us,
+};
+use lockfence_testkit::{Reply, Server, ServerKind, args, cmd, send, server_tests, wait_until};
 
 server_tests! {
     /// "Free lock … grant"; the reply is the token, an integer in both protocols.

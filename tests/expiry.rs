@@ -14,15 +14,11 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use common::{LONG_MS, SOON, info, number, stat_of, waiter, waiter_for};
+use common::{LONG_MS, SOON, info, ms, number, stat_of, waiter, waiter_for};
 use lockfence_testkit::{Conn, Reply, Server, ServerKind, args, cmd, send, server_tests, wait_until};
 
 /// How late a hand-over may come on an idle server: the contract says "at the deadline"; the rest is a busy machine.
 const LATE_MS: u64 = 250;
-
-fn ms(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap()
-}
 
 /// Lets leases of `ttl_ms` end with somebody waiting, so many times; how late each hand-over came, in ms.
 fn lateness(server: &Server, ttl_ms: u64, rounds: u32) -> Vec<u64> {

@@ -12,12 +12,8 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{LONG_MS, SOON, TOKEN_MAX, info, issued, number, standing, stat_of, waiter, wall_us};
-use lockfence_testkit::{Conn, Server, ServerKind, cmd, server_tests, wait_until};
-
-fn wait_free(conn: &mut Conn, lock: &str) {
-    wait_until("the lease's end", SOON, || info(conn, lock).field("state").text(), |state| state == "free");
-}
+use common::{LONG_MS, SOON, TOKEN_MAX, info, issued, number, standing, stat_of, wait_free, waiter, wall_us};
+use lockfence_testkit::{Server, ServerKind, cmd, server_tests, wait_until};
 
 server_tests! {
     /// "The lease now ends ttl-ms from now": later or earlier than before; the token stays.

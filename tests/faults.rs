@@ -17,7 +17,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{
-    LONG_MS, SOON, info, number, offset, owner, stat_of, wait_free, wait_queue, waiter, waiter_for, wall_us,
+    LONG_MS, SOON, assert_same_data, info, number, offset, owner, stat_of, wait_free, wait_queue, waiter,
+    waiter_for, wall_us,
 };
 use lockfence_testkit::{
     Conn, Received, Reply, Server, ServerKind, args, cmd, send, server_tests, wait_for, wait_until,
@@ -37,11 +38,6 @@ fn pair(kind: ServerKind) -> (Server, Server) {
     replica.replicate_from(&primary);
     replica.wait_in_sync(&primary);
     (primary, replica)
-}
-
-fn assert_same_data(primary: &Server, replica: &Server) {
-    replica.wait_in_sync(primary);
-    assert_eq!(primary.digest(), replica.digest(), "primary and replica differ");
 }
 
 /// A crash that the exit code does not tell of is in the log.

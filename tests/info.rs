@@ -14,7 +14,7 @@ mod durable;
 
 use std::time::Instant;
 
-use common::{LONG_MS, SOON, info, issued, number, standing, stat_of, wait_queue, waiter, waiter_for};
+use common::{LONG_MS, SOON, info, issued, names, number, standing, stat_of, wait_queue, waiter, waiter_for};
 use durable::wire;
 use lockfence_testkit::{Reply, Server, ServerKind, args, cmd, send, server_tests, wait_until};
 
@@ -22,10 +22,6 @@ const FIELDS: [&str; 11] = [
     "state", "mode", "limit", "token", "counter", "grants", "holders", "waiters", "owner", "ttl-ms",
     "held-ms",
 ];
-
-fn names(map: &Reply) -> Vec<String> {
-    map.fields().iter().map(|(name, _)| name.text()).collect()
-}
 
 fn owners(list: &Reply) -> Vec<String> {
     list.items().iter().map(|entry| entry.field("owner").text()).collect()

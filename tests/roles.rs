@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{LONG_MS, SOON, info, number, owner, stat_of, wait_free, waiter, wall_us};
+use common::{LONG_MS, SOON, assert_same_data, info, number, owner, stat_of, wait_free, waiter, wall_us};
 use lockfence_testkit::{
     Conn, Received, Reply, Sentinel, Server, ServerKind, args, cmd, send, server_tests, wait_for, wait_until,
 };
@@ -28,12 +28,6 @@ fn pair(kind: ServerKind) -> (Server, Server) {
     replica.replicate_from(&primary);
     replica.wait_in_sync(&primary);
     (primary, replica)
-}
-
-#[track_caller]
-fn assert_same_data(primary: &Server, replica: &Server) {
-    replica.wait_in_sync(primary);
-    assert_eq!(primary.digest(), replica.digest(), "primary and replica differ");
 }
 
 /// A client whose server became a replica is told so, or disconnected; and told nothing else.

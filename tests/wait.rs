@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{LONG_MS, SOON, info, issued, number, standing, stat_of, wait_queue, waiter, waiter_for};
+use common::{LONG_MS, SOON, info, issued, ms, number, standing, stat_of, wait_queue, waiter, waiter_for};
 use lockfence_testkit::{
     Conn, Received, Reply, Server, ServerKind, args, cmd, raise_open_files, send, server_tests, wait_for,
     wait_until,
@@ -30,10 +30,6 @@ fn held(kind: ServerKind) -> (Server, Conn) {
     let mut conn = server.connect();
     cmd!(conn, "LOCK.ACQUIRE", "lock", "a", LONG_MS).token();
     (server, conn)
-}
-
-fn ms(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap()
 }
 
 /// Ends with `b` told of a grant, or told otherwise with the lease given to `c`: never with a lease that nobody knows

@@ -110,6 +110,23 @@ pub(crate) fn wait_free(conn: &mut Conn, lock: &str) {
     wait_until("the lease to be over", SOON, || owner(conn, lock), |owner| owner.is_none());
 }
 
+/// Whole milliseconds.
+pub(crate) fn ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).expect("a short time")
+}
+
+/// The names of a map's fields.
+pub(crate) fn names(map: &Reply) -> Vec<String> {
+    map.fields().iter().map(|(name, _)| name.text()).collect()
+}
+
+/// What DEBUG DIGEST compares is the same once the replica has all of it.
+#[track_caller]
+pub(crate) fn assert_same_data(primary: &Server, replica: &Server) {
+    replica.wait_in_sync(primary);
+    assert_eq!(primary.digest(), replica.digest(), "primary and replica differ");
+}
+
 /// How far the server's replication stream has come.
 #[track_caller]
 pub(crate) fn offset(server: &Server) -> u64 {
