@@ -29,16 +29,17 @@ pub(crate) fn settle(ctx: Ctx, event: &[u8], name: Name<'_>) {
     if event == b"expire" {
         return;
     }
+    let db = key.db();
     let Slot::Lock(record) = key.slot() else { return };
     let now = clock::now();
     let whole = Whole;
     let decides = ctx.flags() & FOLLOWS == 0;
     let first = state::with(|state| {
-        let (db, bytes) = (ctx.db(), name.bytes());
+        let bytes = name.bytes();
         let stood = if decides { state.stood(db, bytes, CommandTime::now()) } else { None };
         let joined = stood.is_some();
         if let Some(stood) = stood {
-            record.lock.arrive_over(stood);
+            record.lock.arrive_over(stood, now.mono);
             whole.half_way();
         }
         state.unlinked.clear();

@@ -129,13 +129,13 @@ pub(crate) fn lose_key(db: u32, key: &[u8]) {
 
 /// A key has come to be. If it is no lock, who waits for a lock there is told.
 pub(crate) fn lose_key_to_data(ctx: Ctx, name: Name<'_>) {
-    let (db, key) = (ctx.db(), name.bytes());
-    if state::with(|state| state.room.queue(db, key).is_none()) {
+    if state::with(|state| state.room.is_empty()) {
         return;
     }
-    let data = matches!(Key::untouched(ctx, name).slot(), Slot::Fence(_) | Slot::Other);
-    if data {
-        lose_key(db, key);
+    let mut key = Key::untouched(ctx, name);
+    let db = key.db();
+    if matches!(key.slot(), Slot::Fence(_) | Slot::Other) {
+        lose_key(db, name.bytes());
     }
 }
 

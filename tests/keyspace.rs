@@ -623,6 +623,36 @@ server_tests! {
         assert!(cmd!(conn, "LOCK.ACQUIRE", "L", "next", LONG_MS).token() > left);
     }
 
+    /// MOVE in a transaction or a script, of a lock that has arrived over another or has not: replicas follow, and where it
+    /// has gone to it is dropped once it is idle. (Valkey 9.1 names the wrong database while a transaction runs.)
+    fn a_lock_moved_in_a_transaction_goes_along_whole(kind: ServerKind) {
+        let server = Server::builder(kind).arg("lockfence.idle-ttl-ms", 300).start();
+        let replica = Server::start(kind);
+        replica.replicate_from(&server);
+        replica.wait_in_sync(&server);
+        let mut conn = server.connect();
+        let script = "redis.call('RENAME', KEYS[1], KEYS[2]) return redis.call('MOVE', KEYS[2], 3)";
+        for over in [true, false] {
+            let rename = args!["RENAME", "old", "L"];
+            let transaction = [args!["MULTI"], rename, args!["MOVE", "L", 3], args!["EXEC"]];
+            for way in [transaction.to_vec(), vec![args!["EVAL", script, 2, "old", "L"]]] {
+                cmd!(conn, "SELECT", 0).ok();
+                cmd!(conn, "LOCK.ACQUIRE", "old", "o", LONG_MS).token();
+                if over {
+                    cmd!(conn, "LOCK.ACQUIRE", "L", "holder", LONG_MS).token();
+                }
+                conn.pipeline(&way);
+                replica.wait_in_sync(&server);
+                assert_eq!(replica.digest(), server.digest(), "{over}, {way:?}");
+                cmd!(conn, "SELECT", 3).ok();
+                assert_eq!(owner(&mut conn, "L").is_none(), over, "{way:?}");
+                cmd!(conn, "LOCK.RELEASE", "L", "o").no_err();
+                let stands = || cmd!(conn, "EXISTS", "L").int();
+                wait_until("the idle lock to go", SOON, stands, |stands| *stands == 0);
+            }
+        }
+    }
+
     /// Rewinds that a replica would see too: after all of them primary and replica are the same.
     fn replicas_follow_every_way_a_lock_can_go(kind: ServerKind) {
         let server = Server::start(kind);

@@ -73,6 +73,17 @@ impl<'t> Key<'t> {
         self.ctx
     }
 
+    /// The key's database. In an event that is not always what [`Ctx::db`] says: on Valkey 9.1 that is the client's own
+    /// as long as a transaction runs, where MOVE tells of the other one.
+    pub(crate) fn db(&self) -> u32 {
+        if self.raw.is_null() {
+            return self.ctx.db();
+        }
+        // SAFETY: the key is open.
+        let db = unsafe { api!(RedisModule_GetDbIdFromModuleKey(self.raw)) };
+        u32::try_from(db).unwrap_or(0)
+    }
+
     /// What stands here.
     pub(crate) fn slot(&mut self) -> Slot<'_> {
         if self.raw.is_null() {

@@ -55,6 +55,7 @@ pub(crate) fn missing() -> Option<&'static str> {
         RedisModule_KeyAtPosWithFlags,
         RedisModule_GetKeyNameFromOptCtx,
         RedisModule_GetDbIdFromOptCtx,
+        RedisModule_GetDbIdFromModuleKey,
         RedisModule_GetKeyNameFromIO,
         RedisModule_GetDbIdFromIO,
         RedisModule_ReplyWithMap,

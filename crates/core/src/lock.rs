@@ -245,13 +245,13 @@ impl Lock {
     }
 
     /// Joins the record that stood at this key before this one arrived there (RESTORE, RENAME, MOVE over a lock):
-    /// the higher counter of the two stays, and an arriving lease that is the older one is dropped.
-    pub fn arrive_over(&mut self, stood: Past) {
+    /// the higher counter of the two stays, and an arriving lease that is the older one is dropped, now.
+    pub fn arrive_over(&mut self, stood: Past, now: Instant) {
         self.grants = self.grants.max(stood.grants);
         if self.counter >= stood.counter {
             return;
         }
-        self.holders.clear(self.last_end());
+        self.holders.clear(now);
         self.counter = stood.counter;
     }
 

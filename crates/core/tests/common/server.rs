@@ -337,7 +337,7 @@ impl Server {
 
     fn arrive(&mut self, at: Name, mut lock: Lock, now: Now) {
         if let Some(stood) = self.unlink(at) {
-            lock.arrive_over(stood.past());
+            lock.arrive_over(stood.past(), now.mono);
         }
         lock.mark_arrived();
         self.put(at, lock, now);
