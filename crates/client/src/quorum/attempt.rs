@@ -1,10 +1,12 @@
 //! From the wish for a lock to a [`Grant`], or a reason why not.
 //!
 //! 1. *Try*: a round at all nodes. A majority: done, in one round trip. Otherwise what was won is given back.
-//! 2. *Queue* at one node, the first reachable in an order fixed by the lock's name, with WAIT, under a new owner. Its
-//!    FIFO queue is the queue: racing clients that each hold a minority would starve each other. While it waits, the
-//!    node is probed over the shared connection: one that was cut off silently, or whose grant was lost on the way,
-//!    must not hold up a waiter. If the node fails, the next in the order takes its place.
+//! 2. *Queue* at one node, with WAIT, under a new owner: where others wait, or else at the first reachable in an order
+//!    fixed by the lock's name. Its FIFO queue is the queue: racing clients that each hold a minority would starve each
+//!    other. While it waits, the node is probed over the shared connection: one that was cut off silently, or whose
+//!    grant was lost on the way, must not hold up a waiter. If the node fails, the next in the order takes its place,
+//!    and keeps it until nobody waits there: a second, shorter queue at a node that came back would serve those who were
+//!    just served before those who wait.
 //! 3. *Head of the queue*: once that node has granted, a round at all nodes, that one included, under the same owner.
 //!    Where somebody who did not queue was faster, the place is kept and the round repeated.
 //!
@@ -125,6 +127,8 @@ pub struct Attempt {
     phase: Phase,
     /// Whether each node answered when it was last asked.
     reachable: PerNode<bool>,
+    /// How many waited at each node by its last answer.
+    waiters: PerNode<u64>,
     failures: PerNode<Option<Failure>>,
     had_quorum: bool,
     standing: Option<Standing>,
@@ -154,6 +158,7 @@ impl Attempt {
             seen,
             phase: Phase::Over(None),
             reachable: PerNode::new(settings.nodes, |_| true),
+            waiters: PerNode::new(settings.nodes, |_| 0),
             failures: PerNode::new(settings.nodes, |_| None),
             had_quorum: false,
             standing: None,
@@ -274,11 +279,11 @@ impl Attempt {
     fn turn_of(&mut self, now: Instant) -> Place {
         let Phase::Trying(round) = &self.phase else { return Place::Mine };
         let ballots = round.ballots();
-        let Some(queue_node) = self.order.iter().find(|node| !matches!(ballots[**node], Ballot::Failed(_)))
-        else {
+        let answers = self.order.iter().copied().filter(|node| !matches!(ballots[*node], Ballot::Failed(_)));
+        let Some(queue_node) = self.longest_queue(answers, |node| waiters(&ballots[node])) else {
             return Place::Mine;
         };
-        match &ballots[*queue_node] {
+        match &ballots[queue_node] {
             // Two that try only once, at the same time, should not both be refused.
             Ballot::Taken(standing) if standing.waiters == 0 && self.tries_once() => Place::Mine,
             Ballot::Taken(_) => Place::Other,
@@ -320,7 +325,7 @@ impl Attempt {
         match core::mem::replace(&mut self.phase, Phase::Over(None)) {
             Phase::Trying(round) => {
                 self.note(&round);
-                match self.order.iter().copied().find(|node| self.reachable[*node]) {
+                match self.queue_node() {
                     // It has the queue node: it is at the head of the queue, and stays there.
                     Some(node) if self.may_queue() && round.has_lease(node) => self.stay(turn, node, &round),
                     _ => {
@@ -355,6 +360,24 @@ impl Attempt {
         }
     }
 
+    /// Where to queue.
+    fn queue_node(&self) -> Option<NodeId> {
+        let reachable = self.order.iter().copied().filter(|node| self.reachable[*node]);
+        self.longest_queue(reachable, |node| self.waiters[node])
+    }
+
+    /// The node at which most wait; of several, and where nobody does, the first.
+    fn longest_queue(
+        &self,
+        mut nodes: impl DoubleEndedIterator<Item = NodeId>,
+        waiters: impl Fn(NodeId) -> u64,
+    ) -> Option<NodeId> {
+        if self.settings.planted.is(Bug::SecondQueue) {
+            return nodes.next();
+        }
+        nodes.rev().max_by_key(|node| waiters(*node)) // the last of several that are equal
+    }
+
     fn may_queue(&self) -> bool {
         self.patience != Patience::None && self.had_quorum
     }
@@ -375,6 +398,7 @@ impl Attempt {
                 _ => None,
             };
             answered = answered.saturating_add(usize::from(failure.is_none()));
+            self.waiters[node] = waiters(ballot);
             self.reachable[node] = failure.is_none();
             self.failures[node] = failure;
         }
@@ -387,6 +411,10 @@ impl Attempt {
         let first = *self.first_owner.get_or_insert(owner);
         if self.settings.planted.is(Bug::OwnerReused) { first } else { owner }
     }
+}
+
+fn waiters(ballot: &Ballot) -> u64 {
+    if let Ballot::Taken(standing) = ballot { standing.waiters } else { 0 }
 }
 
 /// Whoever most nodes name as the holder, and the longest that any of them says.

@@ -26,6 +26,8 @@ pub enum Bug {
     ReaderAlone,
     /// A reader does not confirm.
     ReaderUnconfirmed,
+    /// Whoever comes queues at the first node of the order that answers, whoever waits elsewhere.
+    SecondQueue,
 }
 
 /// Which bug is planted: none, in a build without the feature.

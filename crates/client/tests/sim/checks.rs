@@ -50,6 +50,7 @@ impl World {
         self.stats.grants += 1;
         self.stats.grants_shared += u64::from(mode == Mode::Shared);
         self.stats.longest_wait_us = self.stats.longest_wait_us.max(took);
+        self.note_overtaken(client);
         self.quiet_since = None;
         let mut others = self.grants.iter().filter(|grant| exclude(grant.mode, mode));
         if let Some(same) = others.clone().find(|grant| grant.token == token) {

@@ -50,7 +50,7 @@ pub(crate) enum Doing {
 pub(crate) struct Client {
     pub(crate) id: usize,
     pub(crate) settings: Settings,
-    order: Vec<NodeId>,
+    pub(crate) order: Vec<NodeId>,
     ppm: i64,
     pub(crate) wall_offset: i64,
     /// Planted: the wall clock where the monotonic one belongs.

@@ -163,7 +163,7 @@ impl World {
         self.stats.amnesias += u64::from(forgets);
         self.steady_from[node.0] = u64::MAX;
         self.network.stalled_until[node.0] = 0;
-        let told = self.rng.chance(7_000);
+        let told = self.crowded || self.rng.chance(7_000);
         for msg in self.nodes[node.0].crash(forgets) {
             if told && !self.is_cut(node, msg.client) {
                 let failure = Failure::new(FailureKind::Unknown, "connection closed");

@@ -266,6 +266,31 @@ fn two_take_turns() {
     crowd(100, 3);
 }
 
+/// How often one contender gets the lock while another waits, at the most, where the queue node goes and comes back.
+fn overtaken(bug: Option<Bug>) -> u64 {
+    let worlds = (0..100).map(|seed| {
+        let mut world = World::crowded_with_a_queue_node_that_comes_back(seed, 12, bug);
+        world.run();
+        assert!(world.report.is_none(), "{:?}", world.report);
+        world.overtaken
+    });
+    let all: Vec<u64> = worlds.collect();
+    println!("{bug:?}: {all:?}");
+    all.into_iter().max().unwrap_or(0)
+}
+
+/// Those who were just served must not be served again before the others because the queue node came back: they would
+/// make up a short queue there, beside the long one at the node that stood in for it.
+#[test]
+fn nobody_is_favoured_when_the_queue_node_comes_back() {
+    assert!(overtaken(None) <= 15);
+}
+
+#[test]
+fn finds_a_second_queue() {
+    assert!(overtaken(Some(Bug::SecondQueue)) > 30);
+}
+
 /// Readers that come and go all the time do not keep a writer out, nor writers a reader.
 #[test]
 fn neither_readers_nor_writers_starve() {

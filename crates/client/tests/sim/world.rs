@@ -115,6 +115,10 @@ pub(crate) struct World {
     pub(crate) stats: Stats,
     pub(crate) report: Option<Report>,
     pub(crate) crowded: bool,
+    /// How often each client had got the lock when each asked for it the last time.
+    won_before: Vec<Vec<u64>>,
+    /// How often one client got the lock while another waited, at the most.
+    pub(crate) overtaken: u64,
     pub(crate) dropped_at: Option<u64>,
 }
 
@@ -146,6 +150,22 @@ impl World {
             world.clients[client].reads = client < readers;
             world.act_at(client, 0);
         }
+        world
+    }
+
+    /// The same with the first node of the lock's order gone for a while.
+    pub(crate) fn crowded_with_a_queue_node_that_comes_back(
+        seed: u64,
+        clients: usize,
+        bug: Option<Bug>,
+    ) -> Self {
+        let mut world = Self::crowded(seed, clients, 0);
+        if let Some(bug) = bug {
+            world.clients.iter_mut().for_each(|client| client.settings.planted = Planted::bug(bug));
+        }
+        let crash = Fault::Crash { node: world.clients[0].order[0], forgets: false };
+        world.at(5_000_000, Event::Fault(crash));
+        world.at(7_000_000, Event::Mend(crash));
         world
     }
 
@@ -205,6 +225,8 @@ impl World {
             stats: Stats { worlds: 1, ..Stats::default() },
             report: None,
             crowded: false,
+            won_before: vec![vec![0; client_count]; client_count],
+            overtaken: 0,
             dropped_at: None,
         }
     }
@@ -240,6 +262,14 @@ impl World {
     /// How often each client got the lock.
     pub(crate) fn won_by_each(&self) -> Vec<u64> {
         self.clients.iter().map(|client| client.won).collect()
+    }
+
+    /// A client has got the lock: who got it how often meanwhile?
+    pub(crate) fn note_overtaken(&mut self, client: usize) {
+        let since =
+            self.won_by_each().into_iter().zip(&self.won_before[client]).map(|(now, before)| now - before);
+        let others = since.enumerate().filter(|(other, _)| *other != client).map(|(_, won)| won);
+        self.overtaken = self.overtaken.max(others.max().unwrap_or(0));
     }
 
     /// What this world has had.
@@ -377,6 +407,7 @@ impl World {
         let shared = self.clients[client].reads || (self.shared > 0 && self.rng.chance(self.shared));
         let mode = if shared { Mode::Shared } else { Mode::Exclusive };
         self.say(|| format!("client {client} asks, {} wait {wait:?}", mode.name()));
+        self.won_before[client] = self.won_by_each();
         self.clients[client].acquire(now, mode, wait, did);
         if !self.crowded && self.rng.chance(800) {
             let at = now + self.rng.range(1_000, 2_000_000);

@@ -21,12 +21,10 @@ const HEAD_PAUSE_MAX_US: u64 = 250_000;
 const MISSES_MAX: u32 = 2;
 
 impl Attempt {
-    /// Queues at the first reachable node of the order.
+    /// Queues, where the queue is.
     pub(super) fn queue(&mut self, turn: &mut Turn<'_>) {
         let now = turn.mono();
-        let Some(node) = self.order.iter().copied().find(|node| self.reachable[*node]) else {
-            return self.pause(turn);
-        };
+        let Some(node) = self.queue_node() else { return self.pause(turn) };
         let wait_ms = self.wait_ms(now);
         let margin = self.settings.node_timeout_us;
         let answer_by =
@@ -145,6 +143,7 @@ impl Attempt {
         let (node, owner) = (queued.node, queued.owner);
         self.abandon(queued.id);
         self.reachable[node] = false;
+        self.waiters[node] = 0;
         self.failures[node] = Some(failure);
         let traces = self.trace_at(node);
         self.give_back(owner, &traces, turn.mono());
