@@ -2,7 +2,7 @@
 
 mod child;
 mod control;
-mod job;
+pub(crate) mod job;
 mod signals;
 
 use std::process;
@@ -14,6 +14,7 @@ use nix::sys::signal::Signal;
 pub(crate) use child::become_command;
 use child::{Child, NotStarted};
 use control::{Control, Ended};
+use job::Reached;
 use signals::Signals;
 
 use crate::args::{Patience, Run};
@@ -27,15 +28,20 @@ pub(crate) async fn run(args: &Run) -> Result<u8, Failed> {
     let tell = Tell::new(args);
     let result = run_under_lock(args, &tell).await;
     tell.aside.finish();
-    result
+    let (code, interrupted) = result?;
+    if let Some(reached) = interrupted {
+        job::die_of_interrupt(reached);
+    }
+    Ok(code)
 }
 
-async fn run_under_lock(args: &Run, tell: &Tell) -> Result<u8, Failed> {
+/// The exit code, and whether it is that of a command that died of Ctrl-C.
+async fn run_under_lock(args: &Run, tell: &Tell) -> Result<(u8, Option<Reached>), Failed> {
     let mut signals = Signals::listen()?;
     let client = client(args, tell)?;
     let held = match acquire(&client, args, tell, &mut signals).await? {
         Got::Lock(held) => held,
-        Got::Signal(signal) => return Ok(signal_code(signal as i32)),
+        Got::Signal(signal) => return Ok((signal_code(signal as i32), None)),
     };
     let child = match Child::start(&args.command, &held, nodes::bytes(&args.lock)) {
         Ok(child) => child,
@@ -46,7 +52,12 @@ async fn run_under_lock(args: &Run, tell: &Tell) -> Result<u8, Failed> {
     };
     let ended = Control::new(child, &held, args, tell).run(&mut signals).await;
     let released = give_back(held, &client).await;
-    Ok(verdict(ended, released, tell))
+    let code = verdict(ended, released, tell);
+    let interrupted = match ended {
+        Ended::ByItself { code: own, interrupted, .. } if own == code => interrupted,
+        _ => None,
+    };
+    Ok((code, interrupted))
 }
 
 /// Releases the lock. Servers that did not answer the first time get a little more time.
@@ -59,7 +70,7 @@ async fn give_back(held: Held, client: &Lockfence) -> Released {
 
 /// The exit code; a loss goes before the command's own.
 fn verdict(ended: Ended, released: Released, tell: &Tell) -> u8 {
-    let Ended::ByItself { code, held } = ended else { return exit::LOST };
+    let Ended::ByItself { code, held, .. } = ended else { return exit::LOST };
     match released {
         Released::NotHeld => {}
         _ if !held => {}

@@ -5,39 +5,70 @@ use std::io::{self, IsTerminal as _, Write as _};
 use comfy_table::ContentArrangement;
 use crossterm::terminal::{self, Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen};
 use crossterm::{cursor, execute, queue};
+use lockfence_client::admin::Admin;
+use nix::sys::signal::Signal;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::Instant;
 
 use crate::args::Watch;
 use crate::exit::{self, Failed};
 use crate::ls::Look;
+use crate::run::job;
 use crate::{json, nodes, say, table, time};
 
 pub(crate) async fn run(args: &Watch) -> Result<u8, Failed> {
     let admin = nodes::admin(&args.nodes)?;
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
-    let screen = (!args.json && io::stdout().is_terminal()).then(Screen::open).transpose()?;
-    let mut looks: u64 = 0;
+    let mut stop = signal(SignalKind::from_raw(Signal::SIGTSTP as i32))?;
+    let mut show = Show::open(args)?;
     loop {
-        let look = tokio::select! {
-            biased;
-            _ = interrupt.recv() => return Ok(0),
-            _ = terminate.recv() => return Ok(0),
-            look = Look::take(&admin, &args.which) => look,
-        };
-        looks = looks.saturating_add(1);
-        match &screen {
-            Some(screen) => screen.draw(&look, args)?,
-            None => print(&look, args.json, looks == 1)?,
-        }
-        if args.count.is_some_and(|count| looks >= count) {
-            return Ok(0);
-        }
         tokio::select! {
             biased;
             _ = interrupt.recv() => return Ok(0),
             _ = terminate.recv() => return Ok(0),
-            () = tokio::time::sleep(args.interval) => {}
+            _ = stop.recv() => show.stop()?,
+            over = show.next(&admin) => if over? { return Ok(0) },
         }
+    }
+}
+
+/// What is shown, and where.
+struct Show<'a> {
+    args: &'a Watch,
+    screen: Option<Screen>,
+    looks: u64,
+    next: Instant,
+}
+
+impl<'a> Show<'a> {
+    fn open(args: &'a Watch) -> io::Result<Self> {
+        let screen = (!args.json && io::stdout().is_terminal()).then(Screen::open).transpose()?;
+        Ok(Self { args, screen, looks: 0, next: Instant::now() })
+    }
+
+    /// Takes the next look when it is time, and says whether it was the last one. Dropped before, it is taken later.
+    async fn next(&mut self, admin: &Admin) -> Result<bool, Failed> {
+        tokio::time::sleep_until(self.next).await;
+        let look = Look::take(admin, &self.args.which).await;
+        match &self.screen {
+            Some(screen) => screen.draw(&look, self.args)?,
+            None => print(&look, self.args.json, self.looks == 0)?,
+        }
+        self.looks = self.looks.saturating_add(1);
+        let now = Instant::now();
+        self.next = now.checked_add(self.args.interval).unwrap_or(now);
+        Ok(self.args.count.is_some_and(|count| self.looks >= count))
+    }
+
+    /// Ctrl-Z: the shell gets its own screen.
+    fn stop(&mut self) -> io::Result<()> {
+        let had = self.screen.take().is_some(); // which closes it
+        job::stop();
+        if had {
+            self.screen = Some(Screen::open()?);
+            self.next = Instant::now();
+        }
+        Ok(())
     }
 }
 

@@ -19,6 +19,13 @@ struct Shell {
 
 impl Shell {
     fn open(server: &Server) -> Self {
+        let shell = Self::run(server, "bash", &["--norc", "--noprofile", "--noediting", "-i"]);
+        shell.wait("prompt> ");
+        shell
+    }
+
+    /// Something else than a shell, with a terminal of its own.
+    fn run(server: &Server, program: &str, args: &[&str]) -> Self {
         let size = nix::pty::Winsize { ws_row: 24, ws_col: 100, ws_xpixel: 0, ws_ypixel: 0 };
         let pty = openpty(Some(&size), None).unwrap();
         let (input, output, error) = (
@@ -27,12 +34,9 @@ impl Shell {
             File::from(pty.slave),
         );
         let mut command = with_usual_signals("setsid");
-        command.args(["--ctty", "--wait", "bash", "--norc", "--noprofile", "--noediting", "-i"]);
-        command
-            .env("LOCKFENCE_NODES", server.url())
-            .env("PS1", "prompt> ")
-            .env("L", PROGRAM)
-            .env("TERM", "xterm");
+        command.args(["--ctty", "--wait", program]).args(args);
+        command.env("LOCKFENCE_NODES", server.url());
+        command.env("PS1", "prompt> ").env("L", PROGRAM).env("TERM", "xterm");
         let child = command.stdin(input).stdout(output).stderr(error).spawn().unwrap();
         drop(command); // and with it the other ends
         let terminal = File::from(pty.master);
@@ -44,9 +48,7 @@ impl Shell {
                 to.lock().unwrap().push_str(&String::from_utf8_lossy(&bytes[..length]));
             }
         });
-        let shell = Self { child, terminal, seen };
-        shell.wait("prompt> ");
-        shell
+        Self { child, terminal, seen }
     }
 
     fn keys(&self, keys: &str) {
@@ -62,6 +64,17 @@ impl Shell {
     #[track_caller]
     fn wait(&self, what: &str) {
         wait_until(what, LONG, || self.seen(), |seen| seen.contains(what));
+    }
+
+    /// Waits until the shell has given the terminal to a job. A key that is pressed before that is for the shell.
+    #[track_caller]
+    fn wait_foreground(&self) {
+        let shell = self.child.id().to_string();
+        let group = || {
+            let stat = std::fs::read_to_string(format!("/proc/{shell}/stat")).unwrap();
+            stat.rsplit_once(") ").unwrap().1.split(' ').nth(5).unwrap().to_owned()
+        };
+        wait_until("the job to have the terminal", LONG, group, |group| *group != shell);
     }
 
     /// Types a line and waits for what comes of it.
@@ -132,7 +145,108 @@ fn the_command_may_read_the_terminal() {
     shell.wait("prompt> ");
 }
 
+/// Says something again and again, and nothing of that stands in the line that is typed.
+///
+/// What is stopped by Ctrl-Z here is a bash: where `sh` is dash it starts what it runs by vfork, and if the key meets that,
+/// what it starts is stopped before its exec, and the shell, which waits for that, cannot be stopped (nor ended by Ctrl-C).
+/// That is so without lockfence, too.
+const TICKS: &str = "trap 'exit 7' INT; echo re''ady; while :; do echo ti''ck; sleep 0.05; done";
+
+#[test]
+fn ctrl_z_stops_and_fg_goes_on_while_it_is_held() {
+    let Some(server) = server() else { return };
+    let shell = Shell::open(&server);
+    shell.line(&format!("$L run --lock lock --ttl 10m -- bash -c \"{TICKS}\""), "ready");
+    shell.keys("\x1a");
+    shell.wait("Stopped");
+    shell.line("fg", "tick");
+    shell.keys("\x1a");
+    shell.wait("Stopped");
+    shell.line("bg", "tick");
+    shell.line("fg", "tick");
+    shell.wait_foreground();
+    shell.keys("\x03");
+    shell.wait("prompt> ");
+    shell.line("echo code=$?", "code=7");
+    assert!(is_free(&server));
+}
+
 /// While it was stopped nobody renewed, and somebody else got the lock: the command does nothing more.
+#[test]
+fn fg_does_not_go_on_without_the_lock() {
+    let Some(server) = server() else { return };
+    let shell = Shell::open(&server);
+    let folder = tempfile::tempdir().unwrap();
+    let mark = folder.path().join("mark");
+    let script =
+        format!("echo re''ady; while :; do sleep 0.05; [ -e {0} ] && echo >{0}.late; done", mark.display());
+    shell.line(&format!("$L run --lock lock --ttl 3s --grace 1s -- bash -c \"{script}\""), "ready");
+    shell.keys("\x1a");
+    shell.wait("Stopped");
+    wait_free(&server);
+    take(&server, "else");
+    std::fs::write(&mark, "").unwrap();
+    shell.line("fg", "was lost while it was stopped");
+    shell.wait("prompt> ");
+    shell.line("echo code=$?", "code=118");
+    let late = folder.path().join("mark.late");
+    assert!(!late.exists(), "the command went on without the lock");
+}
+
+/// A loop ends with the command that Ctrl-C ended, whoever runs it.
+#[test]
+fn ctrl_c_ends_a_loop() {
+    let Some(server) = server() else { return };
+    let shell = Shell::open(&server);
+    let run = "$L run --lock lock --wait 1m -- sh -c 'echo re\"\"ady; exec sleep 600'";
+    for (line, pipe) in [
+        (format!("for i in 1 2 3; do {run}; done"), ""),
+        (format!("sh -c \"while :; do {}; done\"", run.replace('"', "\\\"")), ""),
+        (format!("bash -c \"while :; do {}; done\"", run.replace('"', "\\\"")), ""),
+        (format!("for i in 1 2 3; do {run}; done"), " | cat"),
+    ] {
+        shell.line(&format!("{line}{pipe}"), "ready\r\n");
+        shell.keys("\x03");
+        shell.wait("prompt> ");
+        shell.line("echo code=$?", "code=130");
+        wait_free(&server);
+    }
+}
+
+/// Ctrl-Z stops a script that waits for lockfence, too.
+#[test]
+fn ctrl_z_stops_the_whole_job() {
+    let Some(server) = server() else { return };
+    let shell = Shell::open(&server);
+    let run =
+        "\\$L run --lock lock --ttl 10m -- bash -c 'echo re''ady; while :; do echo ti''ck; sleep 0.05; done'";
+    shell.line(&format!("sh -c \"{run}; echo after\""), "ready");
+    shell.keys("\x1a");
+    shell.wait("Stopped");
+    shell.line("fg", "tick");
+    shell.keys("\x03");
+    shell.wait("prompt> ");
+    wait_free(&server);
+}
+
+/// Where no shell could let it go on again Ctrl-Z does nothing, as for any program.
+#[test]
+fn ctrl_z_without_a_shell_does_nothing() {
+    let Some(server) = server() else { return };
+    let args = ["run", "--lock", "lock", "--ttl", "10m", "--", "bash", "-c", TICKS];
+    let mut alone = Shell::run(&server, PROGRAM, &args);
+    alone.wait("ready");
+    for _ in 0..3 {
+        alone.keys("\x1a");
+        alone.wait("^Z");
+        alone.keys("");
+        alone.wait("tick");
+    }
+    alone.keys("\x03");
+    assert_eq!(alone.child.wait().unwrap().code(), Some(7));
+    assert!(is_free(&server));
+}
+
 #[test]
 fn break_asks() {
     let Some(server) = server() else { return };
@@ -169,6 +283,11 @@ fn watch_draws_in_place_until_ctrl_c() {
     }
     shell.wait("many:15");
     assert!(!shell.seen().contains("many:40"));
+    shell.keys("\x1a");
+    shell.wait("\x1b[?1049l");
+    shell.wait("Stopped");
+    shell.line("fg", "\x1b[?1049h");
+    shell.wait("bob");
     server.pause();
     shell.keys("\x03"); // also while a server is silent
     shell.wait("\x1b[?1049l");

@@ -93,9 +93,9 @@ impl Child {
         }
     }
 
-    /// Takes note of its end, and says with what exit code.
-    pub(super) fn reap(&mut self) -> u8 {
-        self.process.wait().map_or(exit::USAGE, exit_code)
+    /// Takes note of its end.
+    pub(super) fn reap(&mut self) -> End {
+        self.process.wait().map_or(End { code: exit::USAGE, interrupted: false }, End::from)
     }
 
     /// To the command alone.
@@ -114,11 +114,23 @@ impl Child {
     }
 }
 
-fn exit_code(status: ExitStatus) -> u8 {
-    match (status.code(), status.signal()) {
-        (Some(code), _) => u8::try_from(code).unwrap_or(u8::MAX),
-        (None, Some(signal)) => signal_code(signal),
-        (None, None) => exit::USAGE,
+/// How the command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct End {
+    /// Its exit code, or 128 + n for a signal.
+    pub(super) code: u8,
+    /// Whether it died of INT.
+    pub(super) interrupted: bool,
+}
+
+impl From<ExitStatus> for End {
+    fn from(status: ExitStatus) -> Self {
+        let code = match (status.code(), status.signal()) {
+            (Some(code), _) => u8::try_from(code).unwrap_or(u8::MAX),
+            (None, Some(signal)) => signal_code(signal),
+            (None, None) => exit::USAGE,
+        };
+        Self { code, interrupted: status.signal() == Some(Signal::SIGINT as i32) }
     }
 }
 

@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::Tell;
 use super::child::{Change, Child};
-use super::job::{self, Terminal};
+use super::job::{self, Reached, Terminal};
 use super::signals::Signals;
 use crate::args::Run;
 use crate::time;
@@ -21,9 +21,15 @@ const SOON: Duration = Duration::from_millis(20);
 /// How it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ended {
-    /// By itself, or by a signal that was not for the sake of the lock: the exit code, and whether the lock was held
-    /// until then.
-    ByItself { code: u8, held: bool },
+    /// By itself, or by a signal that was not for the sake of the lock.
+    ByItself {
+        /// The exit code.
+        code: u8,
+        /// Whether the lock was held until then.
+        held: bool,
+        /// Somebody pressed Ctrl-C, and it died of that.
+        interrupted: Option<Reached>,
+    },
     /// It was asked to end because the lock was lost.
     Stopped,
 }
@@ -77,9 +83,13 @@ impl<'a> Control<'a> {
             }
         }
         let held = self.held.is_held(); // before anything else takes time
-        let code = self.child.reap();
-        self.terminal.take_back(self.child.group());
-        let Some(stopping) = self.stopping else { return Ended::ByItself { code, held } };
+        let end = self.child.reap();
+        let had_terminal = self.terminal.take_back(self.child.group());
+        let Some(stopping) = self.stopping else {
+            let reached = if had_terminal { Reached::Command } else { Reached::Job };
+            let interrupted = (end.interrupted && self.terminal.is_there()).then_some(reached);
+            return Ended::ByItself { code: end.code, held, interrupted };
+        };
         self.finish_group(stopping.kill_at).await;
         Ended::Stopped
     }
@@ -136,15 +146,17 @@ impl<'a> Control<'a> {
             return self.tell.detail("the command was stopped; the lock stays held");
         }
         self.terminal.take_back(group);
-        job::stop_here();
-        // Time has passed without renewals. The command stays where it is until it is certain that nobody else has the
-        // lock.
-        if still_held(self.held, self.margin).await {
-            self.terminal.offer(group);
-            self.child.signal_group(Signal::SIGCONT);
-        } else {
-            self.stop("was lost while it was stopped");
+        job::stop();
+        // Time may have passed without renewals. The command stays where it is until it is certain that nobody else has
+        // the lock.
+        if !still_held(self.held, self.margin).await {
+            return self.stop("was lost while it was stopped");
         }
+        if for_terminal && !self.terminal.ask(group) {
+            sleep(LOOK_EVERY).await; // it will only ask again
+        }
+        self.terminal.offer(group);
+        self.child.signal_group(Signal::SIGCONT);
     }
 }
 

@@ -7,8 +7,8 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal as _};
 
-use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill};
-use nix::unistd::{Pid, getpgrp, getpid, tcgetpgrp, tcsetpgrp};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, killpg};
+use nix::unistd::{Pid, getpgrp, tcgetpgrp, tcsetpgrp};
 
 /// The terminal of this session; nothing where there is none.
 pub(super) struct Terminal {
@@ -53,11 +53,13 @@ impl Terminal {
         here
     }
 
-    /// Takes it back if the command has it.
-    pub(super) fn take_back(&self, group: Pid) {
-        if self.has(group) {
+    /// Takes it back if the command has it, and says whether it had.
+    pub(super) fn take_back(&self, group: Pid) -> bool {
+        let had = self.has(group);
+        if had {
             self.give(getpgrp());
         }
+        had
     }
 
     fn has(&self, group: Pid) -> bool {
@@ -76,7 +78,28 @@ impl Terminal {
     }
 }
 
-/// Stops lockfence until somebody lets it go on (`fg`, `bg`).
-pub(super) fn stop_here() {
-    let _ = kill(getpid(), Signal::SIGSTOP);
+/// Stops lockfence, and what else is in its job, until somebody lets them go on (`fg`, `bg`): what the terminal does at
+/// Ctrl-Z. Where nobody could, because there is no shell with job control, the system ignores this signal and the job
+/// goes on at once.
+pub(crate) fn stop() {
+    let _ = killpg(getpgrp(), Signal::SIGTTIN);
+}
+
+/// Whom Ctrl-C has reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reached {
+    /// The command, which had the terminal, and nobody else.
+    Command,
+    /// All that is in lockfence's job.
+    Job,
+}
+
+/// Ends lockfence by INT: shells stop a loop only when what they ran *died* of it. What else is in its job gets that, too,
+/// if Ctrl-C has not reached it.
+pub(super) fn die_of_interrupt(reached: Reached) {
+    if reached == Reached::Command {
+        let _ = killpg(getpgrp(), Signal::SIGINT);
+    }
+    // Where that cannot be done the exit code says it.
+    let _ = signal_hook::low_level::emulate_default_handler(Signal::SIGINT as i32);
 }

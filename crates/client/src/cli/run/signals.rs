@@ -51,7 +51,7 @@ impl Signals {
         .await
     }
 
-    /// The next one that asks to end, for the time when there is no command yet. Ctrl-Z stops lockfence alone.
+    /// The next one that asks to end, for the time when there is no command yet. Ctrl-Z only stops.
     pub(super) async fn end(&mut self) -> Signal {
         loop {
             let signal = self.next().await;
@@ -59,7 +59,7 @@ impl Signals {
                 return signal;
             }
             if signal == Signal::SIGTSTP {
-                job::stop_here();
+                job::stop();
             }
         }
     }
