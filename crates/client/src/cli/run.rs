@@ -23,6 +23,8 @@ use crate::{escape, nodes, say, time};
 
 /// How long to wait for a lock to be given back before lockfence ends.
 const GIVE_BACK: Duration = Duration::from_secs(2);
+/// How long to wait for the last servers of a quorum, once a majority has taken it back.
+const LAST_ONES: Duration = Duration::from_millis(250);
 
 pub(crate) async fn run(args: &Run) -> Result<u8, Failed> {
     let tell = Tell::new(args);
@@ -75,6 +77,10 @@ fn verdict(ended: Ended, released: Released, tell: &Tell) -> u8 {
         Released::NotHeld => {}
         _ if !held => {}
         Released::Unconfirmed => {
+        Released::Ended => {
+            client.settled(LAST_ONES).await;
+            Released::Ended
+        }
             tell.news("could not be given back at enough servers: it ends with its ttl");
             return code;
         }
@@ -131,7 +137,11 @@ async fn acquire(client: &Lockfence, args: &Run, tell: &Tell, signals: &mut Sign
             tell.detail(&format!("held, token {}", held.token()));
             Ok(Got::Lock(held))
         }
-        Ok(Err(error)) => Err(not_had(error, args, tell)),
+        Ok(Err(error)) => {
+            // What was won at a minority, or not vouched for.
+            client.settled(GIVE_BACK).await;
+            Err(not_had(error, args, tell))
+        }
         Err(signal) => {
             client.settled(GIVE_BACK).await;
             tell.detail(&format!("called off by {signal}"));

@@ -208,26 +208,26 @@ pub(crate) fn info(server: &Server, lock: impl AsRef<[u8]>) -> Reply {
 }
 
 pub(crate) fn is_free(server: &Server) -> bool {
-    let reply = info(server, "lock");
+    says_free(&info(server, "lock"))
+}
+
+fn says_free(reply: &Reply) -> bool {
     reply.is_nil() || reply.field("state").text() == "free"
 }
 
 #[track_caller]
 pub(crate) fn wait_free(server: &Server) {
-    wait_until("the lock to be free", LONG, || is_free(server), |free| *free);
+    wait_until("the lock to be free", LONG, || info(server, "lock"), says_free);
 }
 
 #[track_caller]
 pub(crate) fn wait_waiters(server: &Server, count: i64) {
-    wait_until(
-        "so many waiters",
-        LONG,
-        || {
-            let reply = info(server, "lock");
-            if reply.is_nil() { 0 } else { reply.field("waiters").int() }
-        },
-        |seen| *seen == count,
-    );
+    wait_until("so many waiters", LONG, || waiters(server), |seen| *seen == count);
+}
+
+pub(crate) fn waiters(server: &Server) -> i64 {
+    let reply = info(server, "lock");
+    if reply.is_nil() { 0 } else { reply.field("waiters").int() }
 }
 
 /// Somebody else takes the lock, for as long as the test needs it.

@@ -283,6 +283,17 @@ fn servers_with_tls() {
         .arg("tls-ca-cert-file", &certificate)
         .start();
     let run = |files: &[&str]| {
+/// Who does not get a majority leaves nothing at the others.
+#[test]
+fn a_minority_is_given_back_at_once() {
+    let Some(servers) = three() else { return };
+    servers[..2].iter().for_each(|server| take(server, "alice"));
+    for options in [&[][..], &["--wait", "100ms"]] {
+        end(&mut run_sh(&servers, options, "echo ran")).assert_code(117);
+        assert!(is_free(&servers[2]), "{:?}", info(&servers[2], "lock"));
+    }
+}
+
         let mut command = at([format!("rediss://localhost:{}", port.port())]);
         command.args(["run", "--lock", "lock"]).args(files).args(["--", "echo", "ran"]);
         end(&mut command)

@@ -1,7 +1,10 @@
 //! Signals: those for the command arrive there, and the lock never stays behind.
 
-use lockfence_testkit::cmd;
-use nix::sys::signal::Signal;
+use std::time::{Duration, Instant};
+
+use lockfence_testkit::{cmd, wait_until};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use crate::common::*;
 
@@ -55,6 +58,23 @@ fn what_the_command_started_gets_only_what_ends() {
     assert!(is_free(&server));
 }
 
+/// CONT to lockfence is for a command that was stopped by hand, too, as in `kill -STOP` and `kill -CONT` of all of them.
+#[test]
+fn a_command_that_was_stopped_goes_on_with_lockfence() {
+    let Some(server) = server() else { return };
+    let run = start(&mut run_sh([&server], &["--ttl", LEASE], "echo $$; exec sleep 600"));
+    let command = Pid::from_raw(run.line().parse().unwrap());
+    for _ in 0..3 {
+        let state = || std::fs::read_to_string(format!("/proc/{command}/stat")).unwrap();
+        kill(command, Signal::SIGSTOP).unwrap();
+        wait_until("it to be stopped", LONG, state, |state| state.contains(") T "));
+        run.signal(Signal::SIGCONT);
+        wait_until("it to go on", LONG, state, |state| !state.contains(") T "));
+    }
+    run.signal(Signal::SIGTERM);
+    run.end().assert_code(143);
+}
+
 #[test]
 fn a_signal_while_it_waits_calls_it_off() {
     let Some(server) = server() else { return };
@@ -67,13 +87,44 @@ fn a_signal_while_it_waits_calls_it_off() {
         waiting.signal(Signal::SIGUSR1); // means nothing yet
         assert!(waiting.is_running());
         waiting.signal(signal);
+        let called_off = Instant::now();
         let ended = waiting.end();
         ended.assert_code(code);
+        assert!(called_off.elapsed() < Duration::from_millis(1500), "{:?}", called_off.elapsed());
         assert_eq!(ended.out, "");
         wait_waiters(&server, 0);
     }
     cmd!(server.connect(), "LOCK.RELEASE", "lock", "alice").no_err();
     assert!(is_free(&server), "nothing was taken by those who were called off");
+}
+
+/// One server of a quorum may hang: the others have been told, and it is not waited for longer than for an answer.
+#[test]
+fn calling_off_leaves_nothing_on_a_quorum() {
+    let Some(servers) = three() else { return };
+    let run = start(&mut run_sh(&servers, &["--ttl", LEASE], "echo ready; exec sleep 600"));
+    run.expect("ready");
+    for hung in [None, Some(&servers[2])] {
+        let mut command = lockfence(&servers);
+        command.args(["run", "--lock", "lock", "--wait", "forever", "--ttl", "10s", "--", "echo", "ran"]);
+        let waiting = start(&mut command);
+        let waiters = || servers.iter().map(crate::common::waiters).sum::<i64>();
+        wait_until("a waiter", LONG, waiters, |seen| *seen == 1);
+        if let Some(server) = hung {
+            server.pause();
+        }
+        waiting.signal(Signal::SIGINT);
+        let called_off = Instant::now();
+        waiting.end().assert_code(130);
+        assert!(called_off.elapsed() < Duration::from_millis(1700), "{:?}", called_off.elapsed());
+        if let Some(server) = hung {
+            server.resume();
+        }
+        wait_until("no waiter", LONG, waiters, |seen| *seen == 0);
+    }
+    run.signal(Signal::SIGTERM);
+    run.end().assert_code(143);
+    servers.iter().for_each(wait_free);
 }
 
 /// As `nohup` starts it.
