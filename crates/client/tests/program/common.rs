@@ -40,6 +40,12 @@ pub(crate) fn with_usual_signals(program: &str) -> Command {
     command
 }
 
+/// Whether strace is there, and may be used.
+pub(crate) fn has_strace() -> bool {
+    let tried = Command::new("strace").args(["-DD", "-qq", "-o", "/dev/null", "true"]).status();
+    tried.is_ok_and(|status| status.success())
+}
+
 /// The program with nodes at these addresses.
 pub(crate) fn at(urls: impl IntoIterator<Item = String>) -> Command {
     let urls: Vec<String> = urls.into_iter().collect();

@@ -176,6 +176,23 @@ fn ctrl_z_stops_and_fg_goes_on_while_it_is_held() {
 fn fg_does_not_go_on_without_the_lock() {
     let Some(server) = server() else { return };
     let shell = Shell::open(&server);
+/// After `fg` the command gets one CONT. Another one, a moment later, could undo the next Ctrl-Z.
+#[test]
+fn fg_lets_the_command_go_on_once() {
+    let Some(server) = server().filter(|_| has_strace()) else { return };
+    let shell = Shell::open(&server);
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let strace = format!("strace -DD -qq -e trace=kill -o {}", log.path().display());
+    shell.line(&format!("{strace} $L run --lock lock --ttl 10m -- bash -c \"{TICKS}\""), "ready");
+    shell.keys("\x1a");
+    shell.wait("Stopped");
+    shell.line("fg", &"tick\r\n".repeat(10));
+    let sent = std::fs::read_to_string(log.path()).unwrap();
+    assert_eq!(sent.lines().filter(|line| line.contains(", SIGCONT)")).count(), 1, "{sent}");
+    shell.keys("\x03");
+    shell.wait("prompt> ");
+}
+
     let folder = tempfile::tempdir().unwrap();
     let mark = folder.path().join("mark");
     let script =

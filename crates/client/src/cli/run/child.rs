@@ -81,7 +81,8 @@ impl Child {
         }
     }
 
-    fn look(&self) -> Option<Change> {
+    /// What has changed since the last look.
+    pub(super) fn look(&self) -> Option<Change> {
         let at_once = |what| waitid(Id::Pid(self.group), what | WaitPidFlag::WNOHANG);
         match at_once(WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT) {
             Ok(WaitStatus::StillAlive) | Err(Errno::EINTR) => {}

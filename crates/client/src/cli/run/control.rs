@@ -45,6 +45,10 @@ pub(super) struct Control<'a> {
     margin: Duration,
     /// Set once it was asked to end.
     stopping: Option<Stopping>,
+    /// When it is renewed no more, by --max-hold.
+    hold_until: Option<Instant>,
+    /// Somebody stopped the command, not by the terminal.
+    stopped_by_hand: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -61,8 +65,10 @@ impl<'a> Control<'a> {
             tell,
             terminal: Terminal::find(),
             grace: args.grace,
-            // Renewal begins after a third of the ttl, so that in the last third it has failed for a while.
-            margin: args.grace.min(args.ttl.checked_div(3).unwrap_or_default()),
+            margin: args.grace.min(longest.checked_div(3).unwrap_or_default()),
+            // The lock was got a moment ago.
+            hold_until: args.max_hold.and_then(|hold| Instant::now().checked_add(hold)),
+            stopped_by_hand: false,
             stopping: None,
         }
     }
@@ -77,8 +83,11 @@ impl<'a> Control<'a> {
                     Change::Ended => break,
                     Change::Stopped(signal) => self.stopped(signal).await,
                 },
-                signal = signals.next() => self.pass_on(signal),
-                why = losing(self.held, self.margin), if self.stopping.is_none() => self.stop(&why),
+                signal = signals.next() => match signal {
+                    Signal::SIGCONT => self.go_on().await,
+                    _ => self.pass_on(signal),
+                },
+                why = losing(self.held, self.margin), if self.stopping.is_none() => self.stop(&self.reason(why)),
                 () = time_to_kill(self.stopping) => self.kill(),
             }
         }
@@ -136,6 +145,17 @@ impl<'a> Control<'a> {
         let group = self.child.group();
         if self.stopping.is_some() {
             return self.child.signal_group(Signal::SIGCONT);
+    /// Somebody lets lockfence go on: the command, too, if it was stopped by hand. After Ctrl-Z and `fg` it goes on already,
+    /// and another CONT could undo the next Ctrl-Z.
+    async fn go_on(&mut self) {
+        if let Some(Change::Stopped(signal)) = self.child.look() {
+            self.stopped(signal).await;
+        }
+        if std::mem::take(&mut self.stopped_by_hand) {
+            self.child.signal_group(Signal::SIGCONT);
+        }
+    }
+
         }
         let for_terminal = matches!(signal, Signal::SIGTTIN | Signal::SIGTTOU);
         if for_terminal && self.terminal.ask(group) {
@@ -166,8 +186,10 @@ async fn losing(held: &Held, margin: Duration) -> String {
     tokio::select! {
         biased;
         lost = held.lost() => format!("was lost ({})", crate::escape::for_people(lost.to_string().as_bytes())),
+            self.stopped_by_hand = true;
         () = runs_out(held, margin) => {
             format!("could not be renewed, and its lease is over in {}", time::shown(held.remaining()))
+        self.stopped_by_hand = false;
         }
     }
 }
