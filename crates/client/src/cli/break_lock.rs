@@ -2,7 +2,7 @@
 
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 
-use lockfence_client::admin::AtNode;
+use lockfence_client::admin::{Admin, AtNode, Holder, LockState};
 
 use crate::args::Break;
 use crate::exit::{Failed, NOT_HELD, USAGE};
@@ -14,30 +14,78 @@ use crate::{escape, json, nodes, say, time};
 pub(crate) async fn run(args: &Break) -> Result<u8, Failed> {
     let admin = nodes::admin(&args.nodes)?;
     let name = nodes::bytes(&args.lock);
-    if !args.yes {
-        if !io::stdin().is_terminal() {
-            return Err(Failed::new(
-                USAGE,
-                "break asks first, and there is no terminal to ask on: add --yes; nothing was broken",
-            ));
-        }
-        let look = Look::take(&admin, name, 1).await;
-        verdict(&look.answers, look.majority)?;
-        let merged = look.merged();
-        if merged.state == State::Free {
-            say::line(&format!("nobody holds \"{}\"", escape::for_people(name)));
-            return Ok(NOT_HELD);
-        }
-        if !is_sure(&question(&merged))? {
-            say::line("nothing was broken");
-            return Ok(NOT_HELD);
-        }
+    if !args.yes
+        && let Some(why_not) = ask(&admin, name).await?
+    {
+        say::line(&why_not);
+        return Ok(NOT_HELD);
     }
     let answers = admin.break_lock(name).await;
     let ended = answers.iter().filter_map(|node| node.answer.as_ref().ok()).copied().max().unwrap_or(0);
     tell(name, ended, &answers, admin.majority(), args.json)?;
     verdict(&answers, admin.majority())?;
     Ok(if ended == 0 { NOT_HELD } else { 0 })
+}
+
+/// Shows who holds the lock, and asks. Says why nothing is to be broken, if so.
+///
+/// The order to the servers names no holder. So it is looked again once the answer is there, which may take a person a
+/// while, and only who was shown is broken; what remains is the time from that look to the order.
+async fn ask(admin: &Admin, name: &[u8]) -> Result<Option<String>, Failed> {
+    if !io::stdin().is_terminal() {
+        return Err(Failed::new(
+            USAGE,
+            "break asks first, and there is no terminal to ask on: add --yes; nothing was broken",
+        ));
+    }
+    let shown = look(admin, name).await?;
+    let merged = shown.merged();
+    if merged.state == State::Free {
+        return Ok(Some(nobody(name)));
+    }
+    if !is_sure(&question(&merged))? {
+        return Ok(Some("nothing was broken".to_owned()));
+    }
+    let now = look(admin, name).await?;
+    if now.merged().state == State::Free {
+        return Ok(Some(nobody(name)));
+    }
+    Ok((!knows(&shown.answers, &now.answers)).then(|| {
+        let who = holder(&now.merged());
+        format!("the holder has changed: it is {who} now; nothing was broken")
+    }))
+}
+
+async fn look(admin: &Admin, name: &[u8]) -> Result<Look, Failed> {
+    let look = Look::take(admin, name, 0).await;
+    verdict(&look.answers, look.majority)?;
+    Ok(look)
+}
+
+/// Whether each holder of now is one of those of then. A node that was topped up meanwhile is no change; another token at
+/// the same node is: it was released and taken again.
+fn knows(then: &[AtNode<Option<LockState>>], now: &[AtNode<Option<LockState>>]) -> bool {
+    let known: Vec<(&str, &Holder)> = holders(then).collect();
+    holders(now).all(|(node, holder)| {
+        let before = || known.iter().filter(|(_, other)| other.owner == holder.owner);
+        before().next().is_some()
+            && before().filter(|(at, _)| *at == node).all(|(_, other)| other.token == holder.token)
+    })
+}
+
+fn holders(answers: &[AtNode<Option<LockState>>]) -> impl Iterator<Item = (&str, &Holder)> {
+    answers.iter().flat_map(|node| {
+        let state = node.answer.as_ref().ok().and_then(Option::as_ref);
+        state.into_iter().flat_map(|state| &state.holder_list).map(|holder| (node.node.as_str(), holder))
+    })
+}
+
+fn nobody(name: &[u8]) -> String {
+    format!("nobody holds \"{}\"", escape::for_people(name))
+}
+
+fn holder(lock: &Merged<'_>) -> String {
+    lock.owner.map_or_else(|| "somebody".to_owned(), escape::owner)
 }
 
 fn tell(
@@ -56,16 +104,17 @@ fn tell(
     if ended == 0 && answers.len().saturating_sub(silent) < majority {
         return Ok(()); // the verdict says it all
     }
+    let nobody = nobody(name);
     let name = escape::for_people(name);
     Ok(say::print(&match ended {
-        0 => format!("nobody holds \"{name}\"\n"),
+        0 => format!("{nobody}\n"),
         1 => format!("\"{name}\" was taken from its holder\n"),
         many => format!("\"{name}\" was taken from its {many} holders\n"),
     })?)
 }
 
 fn question(lock: &Merged<'_>) -> String {
-    let who = lock.owner.map_or_else(|| "somebody".to_owned(), escape::owner);
+    let who = holder(lock);
     let others = match lock.holders.saturating_sub(1) {
         0 => String::new(),
         others => format!(" and {others} more"),
@@ -86,4 +135,49 @@ fn is_sure(question: &str) -> Result<bool, Failed> {
     let mut answer = String::new();
     io::stdin().lock().read_line(&mut answer)?;
     Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use lockfence_client::admin::{AtNode, Holder, LockState, Mode};
+
+    use super::knows;
+
+    fn at(node: &str, holders: &[(&str, u64)]) -> AtNode<Option<LockState>> {
+        let holder = |(owner, token): &(&str, u64)| Holder {
+            owner: owner.as_bytes().into(),
+            token: *token,
+            left: Duration::from_secs(9),
+            held: Duration::from_secs(1),
+        };
+        let state = LockState {
+            name: b"lock".to_vec(),
+            mode: Some(Mode::Exclusive),
+            counter: 9,
+            grants: 1,
+            holders: 1,
+            waiters: 0,
+            holder_list: holders.iter().map(holder).collect(),
+            waiter_list: Vec::new(),
+        };
+        AtNode { node: node.to_owned(), answer: Ok(Some(state)) }
+    }
+
+    #[test]
+    fn another_holder_is_no_acquaintance() {
+        let then = [at("x", &[("a", 7), ("b", 8)]), AtNode { node: "y".to_owned(), answer: Ok(None) }];
+        for (now, same) in [
+            (vec![at("x", &[("a", 7), ("b", 8)])], true),
+            (vec![at("x", &[("b", 8)])], true),
+            (vec![at("x", &[])], true),
+            (vec![at("x", &[("a", 7)]), at("y", &[("a", 12)])], true),
+            (vec![at("x", &[("a", 9)])], false),
+            (vec![at("x", &[("a", 7), ("c", 9)])], false),
+            (vec![at("x", &[("a", 7)]), at("y", &[("c", 9)])], false),
+        ] {
+            assert_eq!(knows(&then, &now), same, "{now:?}");
+        }
+    }
 }

@@ -8,7 +8,7 @@ use lockfence_client::{ConfigError, Error, NodeError};
 use crate::escape;
 use crate::say;
 
-/// The lock is not held, or you said no: `info` and `break`.
+/// The lock is not held, or nothing was broken: `info` and `break`.
 pub(crate) const NOT_HELD: u8 = 1;
 /// Somebody else has the lock.
 pub(crate) const CONFLICT: u8 = 117;
@@ -27,7 +27,8 @@ pub(crate) const NOT_FOUND: u8 = 127;
 pub(crate) const TABLE: &str = "\
 Exit codes:
   0        done; of run: the command ended with 0
-  1        info, break: nobody holds the lock, or you said no
+  1        info, break: nobody holds the lock; break: you said no, or the
+           holder has changed
   117      run: somebody else has the lock, or had it until --wait was over
            (another code: --conflict-exit-code)
   118      run: the lock was lost before the command ended

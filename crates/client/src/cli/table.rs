@@ -2,23 +2,31 @@
 //! each lock is one line.
 
 use comfy_table::{ContentArrangement, Table, presets};
+use crossterm::terminal;
 use lockfence_client::admin::Mode;
 
 use crate::escape;
 use crate::merge::Merged;
 use crate::time;
 
-/// A table with those headings.
+/// A table with those headings, as wide as the terminal. One that does not know its width (0) gets whole lines.
 pub(crate) fn new(headings: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(headings.to_vec());
     if table.is_tty() {
-        table.set_content_arrangement(ContentArrangement::Dynamic);
+        fit(&mut table, terminal::size().map_or(0, |(width, _)| width));
     }
     for column in table.column_iter_mut() {
         column.set_padding((0, 2));
     }
     table
+}
+
+/// Wraps what does not fit; 0 is a width that is not known.
+pub(crate) fn fit(table: &mut Table, width: u16) {
+    if width > 0 {
+        table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
+    }
 }
 
 /// A table as text, each line ended.

@@ -2,7 +2,6 @@
 
 use std::io::{self, IsTerminal as _, Write as _};
 
-use comfy_table::ContentArrangement;
 use crossterm::terminal::{self, Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen};
 use crossterm::{cursor, execute, queue};
 use lockfence_client::admin::Admin;
@@ -15,6 +14,9 @@ use crate::exit::{self, Failed};
 use crate::ls::Look;
 use crate::run::job;
 use crate::{json, nodes, say, table, time};
+
+/// That of a terminal which does not know it.
+const HEIGHT: usize = 24;
 
 pub(crate) async fn run(args: &Watch) -> Result<u8, Failed> {
     let admin = nodes::admin(&args.nodes)?;
@@ -99,14 +101,15 @@ impl Screen {
     fn draw(&self, look: &Look, args: &Watch) -> Result<(), Failed> {
         let (width, height) = terminal::size()?;
         let mut table = look.table();
-        table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
+        table::fit(&mut table, width);
         let mut lines = vec![format!("every {}; Ctrl-C ends", time::shown(args.interval)), String::new()];
         lines.extend(table::text(&table).lines().map(str::to_owned));
         let silent = look.silent();
         lines.extend(silent.iter().map(|node| say::without_passwords(&exit::at_node(node))));
         let mut out = io::stdout().lock();
         queue!(out, cursor::MoveTo(0, 0))?;
-        for (place, line) in lines.iter().take(usize::from(height)).enumerate() {
+        let height = if height == 0 { HEIGHT } else { usize::from(height) };
+        for (place, line) in lines.iter().take(height).enumerate() {
             if place > 0 {
                 out.write_all(b"\r\n")?;
             }

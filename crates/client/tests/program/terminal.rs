@@ -26,7 +26,12 @@ impl Shell {
 
     /// Something else than a shell, with a terminal of its own.
     fn run(server: &Server, program: &str, args: &[&str]) -> Self {
-        let size = nix::pty::Winsize { ws_row: 24, ws_col: 100, ws_xpixel: 0, ws_ypixel: 0 };
+        Self::run_in((24, 100), server, program, args)
+    }
+
+    /// The same on a terminal with so many lines and columns.
+    fn run_in((ws_row, ws_col): (u16, u16), server: &Server, program: &str, args: &[&str]) -> Self {
+        let size = nix::pty::Winsize { ws_row, ws_col, ws_xpixel: 0, ws_ypixel: 0 };
         let pty = openpty(Some(&size), None).unwrap();
         let (input, output, error) = (
             File::from(pty.slave.try_clone().unwrap()),
@@ -171,11 +176,6 @@ fn ctrl_z_stops_and_fg_goes_on_while_it_is_held() {
     assert!(is_free(&server));
 }
 
-/// While it was stopped nobody renewed, and somebody else got the lock: the command does nothing more.
-#[test]
-fn fg_does_not_go_on_without_the_lock() {
-    let Some(server) = server() else { return };
-    let shell = Shell::open(&server);
 /// After `fg` the command gets one CONT. Another one, a moment later, could undo the next Ctrl-Z.
 #[test]
 fn fg_lets_the_command_go_on_once() {
@@ -193,6 +193,11 @@ fn fg_lets_the_command_go_on_once() {
     shell.wait("prompt> ");
 }
 
+/// While it was stopped nobody renewed, and somebody else got the lock: the command does nothing more.
+#[test]
+fn fg_does_not_go_on_without_the_lock() {
+    let Some(server) = server() else { return };
+    let shell = Shell::open(&server);
     let folder = tempfile::tempdir().unwrap();
     let mark = folder.path().join("mark");
     let script =
@@ -281,6 +286,46 @@ fn break_asks() {
     shell.line("echo code=$?", "code=0");
     assert!(is_free(&server));
     shell.line("$L break lock", "nobody holds");
+}
+
+/// Who answers takes their time. Meanwhile another one may have got the lock, and was not asked about.
+#[test]
+fn break_breaks_whom_it_has_shown() {
+    let Some(server) = server() else { return };
+    let shell = Shell::open(&server);
+    take(&server, "alice");
+    shell.line("$L break lock", "Break it? [y/N] ");
+    let mut conn = server.connect();
+    cmd!(conn, "LOCK.RELEASE", "lock", "alice").no_err();
+    take(&server, "bob");
+    shell.line("y", "the holder has changed: it is bob now; nothing was broken");
+    shell.line("echo code=$?", "code=1");
+    assert!(!is_free(&server));
+    // Nor when the same one got it anew.
+    shell.line("$L break lock", "Break it? [y/N] ");
+    cmd!(conn, "LOCK.RELEASE", "lock", "bob").no_err();
+    take(&server, "bob");
+    shell.line("y", "the holder has changed");
+    shell.line("$L break lock", "Break it? [y/N] ");
+    cmd!(conn, "LOCK.RELEASE", "lock", "bob").no_err();
+    shell.line("y", "nobody holds");
+    shell.line("echo code=$?", "code=1");
+}
+
+/// Terminals that do not know their size, as of some containers and editors, get whole lines.
+#[test]
+fn a_terminal_without_a_size() {
+    let Some(server) = server() else { return };
+    take(&server, "alice");
+    let row = "lock  held   exclusive  alice";
+    for args in [&["ls"][..], &["watch", "--count", "1"]] {
+        let mut shell = Shell::run_in((0, 0), &server, PROGRAM, args);
+        assert_eq!(shell.child.wait().unwrap().code(), Some(0));
+        shell.wait(row);
+    }
+    let mut shell = Shell::run_in((0, 0), &server, PROGRAM, &["info", "lock"]);
+    shell.child.wait().unwrap();
+    shell.wait("holder   alice");
 }
 
 #[test]
