@@ -302,7 +302,7 @@ pub(crate) struct Watch {
     #[arg(long, short, value_name = "DURATION", default_value = "1s", value_parser = time::parse)]
     pub(crate) interval: Duration,
 
-    /// End after so many looks
+    /// End after so many looks, with the exit code of the last one
     #[arg(long, short, value_name = "N")]
     pub(crate) count: Option<u64>,
 

@@ -3,7 +3,7 @@
 
 use std::io::{self, ErrorKind};
 
-use lockfence_client::{ConfigError, Error, NodeError};
+use lockfence_client::{ConfigError, Error, Lost, NodeError};
 
 use crate::escape;
 use crate::say;
@@ -32,7 +32,8 @@ Exit codes:
   117      run: somebody else has the lock, or had it until --wait was over
            (another code: --conflict-exit-code)
   118      run: the lock was lost before the command ended
-  119      too few servers answered
+  119      too few servers answered, or vouched for the lock (--min-replicas,
+           --fsync)
   125      wrong usage or configuration, or lockfence itself failed
   126      run: the command cannot be executed
   127      run: there is no such command
@@ -92,9 +93,14 @@ impl From<Error> for Failed {
             Error::NoQuorum(nodes) => no_quorum(&nodes),
             Error::RefusedByNodes(nodes) => refused(&nodes),
             Error::Config(error) => error.into(),
-            Error::Held { .. } | Error::TimedOut { .. } => Self::new(CONFLICT, error.to_string()),
-            Error::Lost(_) => Self::new(LOST, error.to_string()),
-            other => Self::new(USAGE, other.to_string()),
+            Error::Held { by, .. } | Error::TimedOut { by } => {
+                Self::new(CONFLICT, format!("{} has the lock", escape::holder(by.as_ref())))
+            }
+            Error::Lost(why) => Self::new(LOST, format!("the lock was lost: {}", lost(&why))),
+            Error::Indeterminate(_) | Error::NotDurable { .. } => {
+                Self::new(NO_QUORUM, hinted(&error.to_string()))
+            }
+            other => Self::new(USAGE, hinted(&other.to_string())),
         }
     }
 }
@@ -123,26 +129,64 @@ fn push_each(text: &mut String, nodes: &[NodeError]) {
     }
 }
 
-/// A node's reason, with a hint where it is one that a newcomer meets.
-pub(crate) fn at_node(node: &NodeError) -> String {
-    let hint = hint(&node.cause).map(|hint| format!(" ({hint})")).unwrap_or_default();
-    let text = format!("{}: {}", node.node, node.cause);
-    format!("{}{hint}", escape::for_people(text.as_bytes()))
+/// Why a lock was lost. The owner who has it now is shown like everywhere: it is that one's credential.
+pub(crate) fn lost(why: &Lost) -> String {
+    match why {
+        Lost::Taken { by } => format!("taken by {}", escape::owner(by.bytes())),
+        Lost::NoQuorum(nodes) => {
+            let causes: Vec<String> = nodes.iter().map(at_node).collect();
+            format!("too few nodes renewed it: {}", causes.join("; "))
+        }
+        other => escape::for_people(other.to_string().as_bytes()),
+    }
 }
 
+/// A node's reason, with a hint where it is one that a newcomer meets.
+pub(crate) fn at_node(node: &NodeError) -> String {
+    hinted(&format!("{}: {}", node.node, node.cause))
+}
+
+/// Why something failed, and what to do about it where that is known.
+fn hinted(cause: &str) -> String {
+    let hint = hint(cause).map(|hint| format!(" ({hint})")).unwrap_or_default();
+    format!("{}{hint}", escape::for_people(cause.as_bytes()))
+}
+
+/// What a newcomer meets: words of the cause, and what to do. The first one counts.
+const HINTS: [(&str, &str); 22] = [
+    ("WAITAOF", "--fsync needs Redis 7.2 or Valkey, and appendonly yes"),
+    (
+        "unknown command",
+        "the server has not loaded the lockfence module: see loadmodule in lockfence's README",
+    ),
+    ("NOAUTH", LOGIN),
+    ("WRONGPASS", LOGIN),
+    ("uthentication", LOGIN),
+    ("NOPERM", "this user may not do it: allow the command and the key with ACL SETUSER"),
+    ("READONLY", "this is a replica: name its primary, or the sentinels that know it, redis+sentinel://"),
+    ("WRONGTYPE", "something else than a lock is kept under that name: choose another name for the lock"),
+    ("MOVED", "this server is one of a cluster: write redis+cluster:// for redis://"),
+    ("QUARANTINE", "the server has just started: it grants nothing while older leases may still be live"),
+    ("LOADING", "the server is reading its data: try again soon"),
+    ("InvalidContentType", "no TLS there: write redis:// for rediss://"),
+    ("not valid for name", "the certificate must be good for the host as it stands in the address"),
+    (
+        "CaUsedAsEndEntity",
+        "that is an authority's certificate: the server needs one with basicConstraints=CA:FALSE",
+    ),
+    ("invalid peer certificate", "--tls-ca names a file with the authorities to trust"),
+    ("CertificateRequired", "the server wants a certificate: --tls-cert and --tls-key"),
+    ("onnection refused", "nothing listens there: is the port right, and the server up?"),
+    ("lookup address", "is the host's name right?"),
+    ("onnection reset", SILENT_TLS),
+    ("end of file", SILENT_TLS),
+    ("no connection within", "is the address right? It is redis:// without TLS, and rediss:// with it"),
+    ("Parse error", "is that a Redis or Valkey server? Is the port right?"),
+];
+const LOGIN: &str =
+    "user and password go into the URL, before the host; better in LOCKFENCE_NODES than in --node";
+const SILENT_TLS: &str = "if the server wants TLS: write rediss:// for redis://";
+
 fn hint(cause: &str) -> Option<&'static str> {
-    let has = |words: &str| cause.contains(words);
-    if has("unknown command") {
-        Some("the server has not loaded the lockfence module: see loadmodule in lockfence's README")
-    } else if has("NOAUTH") || has("WRONGPASS") || has("AuthenticationFailed") || has("uthentication") {
-        Some("user and password go into the URL, before the host; better in LOCKFENCE_NODES than in --node")
-    } else if has("NOPERM") {
-        Some("this user may not do it: allow the command and the key with ACL SETUSER")
-    } else if has("QUARANTINE") {
-        Some("the server has just started: it grants nothing while older leases may still be live")
-    } else if has("refused") {
-        Some("nothing listens there: is the port right, and the server up?")
-    } else {
-        None
-    }
+    HINTS.iter().find(|(words, _)| cause.contains(words)).map(|(_, hint)| *hint)
 }

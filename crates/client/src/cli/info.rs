@@ -78,7 +78,7 @@ fn summary(lock: &Merged<'_>) -> String {
     if let Some(owner) = lock.owner {
         line("mode", table::mode(lock.mode));
         line("holder", escape::owner(owner));
-        line("owner", escape::for_people(owner));
+        line("owner", escape::credential(owner));
         line("token", lock.token.map_or_else(|| "-".to_owned(), |token| token.to_string()));
         line("age", time::shown(lock.held));
         line("left", time::shown(lock.left));

@@ -16,7 +16,11 @@ const HOLDERS: u64 = 100;
 pub(crate) async fn run(args: &List) -> Result<u8, Failed> {
     let admin = nodes::admin(&args.nodes)?;
     let look = Look::take(&admin, &args.which).await;
-    say::print(&if args.json { json::text(&look.json(), true) } else { table::text(&look.table()) })?;
+    if args.json {
+        say::print(&json::text(&look.json(), true))?;
+    } else if look.answers.iter().any(|node| node.answer.is_ok()) {
+        say::print(&table::text(&look.table()))?;
+    }
     look.verdict()?;
     Ok(0)
 }

@@ -27,14 +27,37 @@ pub(crate) fn builder(nodes: &Nodes) -> Result<Builder, Failed> {
             "no server is named: add --node redis://host:port, or set LOCKFENCE_NODES",
         ));
     }
+    if let Some(url) = urls.iter().find(|url| !url.contains("://")) {
+        return Err(Failed::new(USAGE, no_address(url)));
+    }
     let mut builder = urls.into_iter().fold(Lockfence::builder(), Builder::node);
     if let Some(authorities) = &nodes.tls_ca {
-        builder = builder.tls_authorities(read(authorities)?);
+        builder = builder.tls_authorities(certificates(authorities)?);
     }
     if let (Some(certificate), Some(key)) = (&nodes.tls_cert, &nodes.tls_key) {
         builder = builder.tls_identity(read(certificate)?, read(key)?);
     }
     Ok(builder)
+}
+
+/// What stands before an @ may be a password.
+fn no_address(text: &str) -> String {
+    let place = text.rsplit_once('@').map_or(text, |(_, place)| place);
+    let place = escape::for_people(place.as_bytes());
+    format!(
+        "\"{place}\" is no address of a server: put redis:// before it (rediss:// where the server has TLS)"
+    )
+}
+
+/// A file without a certificate would be taken for one that trusts nobody.
+fn certificates(file: &Path) -> Result<Vec<u8>, Failed> {
+    const BEGIN: &[u8] = b"-----BEGIN CERTIFICATE-----";
+    let pem = read(file)?;
+    if pem.windows(BEGIN.len()).any(|part| part == BEGIN) {
+        return Ok(pem);
+    }
+    let shown = escape::for_people(file.as_os_str().as_bytes());
+    Err(Failed::new(USAGE, format!("{shown} has no certificate in it (PEM)")))
 }
 
 fn read(file: &Path) -> Result<Vec<u8>, Failed> {

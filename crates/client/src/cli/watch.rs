@@ -29,7 +29,7 @@ pub(crate) async fn run(args: &Watch) -> Result<u8, Failed> {
             _ = interrupt.recv() => return Ok(0),
             _ = terminate.recv() => return Ok(0),
             _ = stop.recv() => show.stop()?,
-            over = show.next(&admin) => if over? { return Ok(0) },
+            over = show.next(&admin) => if let Some(code) = over? { return Ok(code) },
         }
     }
 }
@@ -48,18 +48,23 @@ impl<'a> Show<'a> {
         Ok(Self { args, screen, looks: 0, next: Instant::now() })
     }
 
-    /// Takes the next look when it is time, and says whether it was the last one. Dropped before, it is taken later.
-    async fn next(&mut self, admin: &Admin) -> Result<bool, Failed> {
+    /// Takes the next look when it is time. If it was the last one: with what exit code it ends. Dropped before, it is
+    /// taken later.
+    async fn next(&mut self, admin: &Admin) -> Result<Option<u8>, Failed> {
         tokio::time::sleep_until(self.next).await;
         let look = Look::take(admin, &self.args.which).await;
-        match &self.screen {
-            Some(screen) => screen.draw(&look, self.args)?,
-            None => print(&look, self.args.json, self.looks == 0)?,
-        }
+        let told = match &self.screen {
+            Some(screen) => screen.draw(&look, self.args).map(|()| None)?,
+            None => print(&look, self.args.json, self.looks == 0).map(Some)?,
+        };
         self.looks = self.looks.saturating_add(1);
         let now = Instant::now();
         self.next = now.checked_add(self.args.interval).unwrap_or(now);
-        Ok(self.args.count.is_some_and(|count| self.looks >= count))
+        let over = self.args.count.is_some_and(|count| self.looks >= count);
+        Ok(over.then(|| {
+            self.screen = None; // closes it
+            told.unwrap_or_else(|| tell(&look))
+        }))
     }
 
     /// Ctrl-Z: the shell gets its own screen.
@@ -75,17 +80,19 @@ impl<'a> Show<'a> {
 }
 
 /// Where nobody looks at a screen. That nodes do not answer is told each time, and is no end: they may come back.
-fn print(look: &Look, as_json: bool, first: bool) -> Result<(), Failed> {
+fn print(look: &Look, as_json: bool, first: bool) -> Result<u8, Failed> {
     if as_json {
         say::print(&json::text(&look.json(), false))?;
     } else {
         let between = if first { "" } else { "\n" };
         say::print(&format!("{between}{}", table::text(&look.table())))?;
     }
-    if let Err(failed) = look.verdict() {
-        failed.tell();
-    }
-    Ok(())
+    Ok(tell(look))
+}
+
+/// Tells which servers did not answer, and gives the exit code of a look.
+fn tell(look: &Look) -> u8 {
+    look.verdict().map_or_else(Failed::tell, |()| 0)
 }
 
 /// The terminal's other screen. What was on the first one comes back at the end.

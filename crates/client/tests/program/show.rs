@@ -235,6 +235,71 @@ fn watch_without_a_terminal_prints_table_after_table() {
     running.end().assert_code(0);
 }
 
+/// After so many looks the last one says how it ends.
+#[test]
+fn watch_ends_with_the_code_of_its_last_look() {
+    let Some(server) = server() else { return };
+    let gone =
+        at(["redis://127.0.0.1:1".to_owned()]).args(["watch", "--interval", "10ms", "-c", "2"]).output();
+    assert_eq!(gone.unwrap().status.code(), Some(119));
+    server.pause();
+    let watch = start(lockfence([&server]).args([
+        "watch",
+        "-i",
+        "10ms",
+        "--json",
+        "-c",
+        "3",
+        "--node-timeout",
+        "300ms",
+    ]));
+    watch.line();
+    server.resume();
+    watch.end().assert_code(0).assert_says("too few nodes answered");
+}
+
+/// An owner is what RELEASE asks for: it is shown in JSON, which is for programs, and else only so much of it that it can
+/// be recognized.
+#[test]
+fn owners_are_not_given_away() {
+    let Some(server) = server() else { return };
+    let digits = "0123456789abcdef0123456789abcdef";
+    let mut conn = server.connect();
+    for (owner, shown) in [
+        (format!("me/{digits}"), "me/01234567…"),
+        (digits.to_owned(), "0123456789abcdef…"),
+        ("550e8400-e29b-41d4-a716-446655440000".to_owned(), "550e8400-e29b-41d4…"),
+    ] {
+        assert!(cmd!(conn, "LOCK.ACQUIRE", "lock", &owner, 600_000).token() > 0);
+        for args in [
+            &["ls"][..],
+            &["info", "lock"],
+            &["watch", "-c", "1"],
+            &["run", "-v", "-l", "lock", "--", "true"],
+            &["run", "-v", "-l", "lock", "--wait", "10ms", "--", "true"],
+        ] {
+            let ended = end(lockfence([&server]).args(args));
+            assert!(!ended.out.contains(&owner) && !ended.err.contains(&owner), "{ended:?}");
+        }
+        let info = end(lockfence([&server]).args(["info", "lock"]));
+        assert!(info.out.lines().any(|line| line == format!("owner    {shown}")), "{info:?}");
+        assert!(end(lockfence([&server]).args(["info", "lock", "--json"])).out.contains(&owner));
+        let run = start(&mut run_sh(
+            [&server],
+            &["--wait", "forever", "--ttl", "8s"],
+            "echo ready; exec sleep 600",
+        ));
+        cmd!(conn, "LOCK.RELEASE", "lock", &owner).no_err();
+        run.expect("ready");
+        cmd!(conn, "LOCK.BREAK", "lock").no_err();
+        assert!(cmd!(conn, "LOCK.ACQUIRE", "lock", &owner, 600_000).token() > 0);
+        let ended = run.end();
+        ended.assert_code(118).assert_says("taken by ");
+        assert!(!ended.err.contains(&owner), "{ended:?}");
+        cmd!(conn, "LOCK.RELEASE", "lock", &owner).no_err();
+    }
+}
+
 /// The reader has read enough: no error, no panic.
 #[test]
 fn a_closed_pipe_is_a_quiet_end() {
