@@ -67,7 +67,7 @@ pub(crate) struct Nodes {
     /// How long a server may take to answer
     ///
     /// run: by default a tenth of the ttl, at most 1s. Other commands: 5s.
-    #[arg(long, value_name = "DURATION", value_parser = time::parse)]
+    #[arg(long, value_name = "DURATION", value_parser = time::parse_above_zero)]
     pub(crate) node_timeout: Option<Duration>,
 
     /// Trust these certificate authorities (PEM), not the system's, for servers with TLS
@@ -89,7 +89,10 @@ pub(crate) struct Nodes {
 /// renewed. If it is lost all the same (the servers cannot be reached, or somebody broke it), the command is stopped: it
 /// and what it started get TERM, and KILL after the grace.
 #[derive(Args, Debug)]
-#[command(after_long_help = format!("{RUN_EXAMPLES}\n\n{}", exit::TABLE))]
+#[command(
+    override_usage = "lockfence run [OPTIONS] --lock <NAME> -- <COMMAND> [ARGUMENT]...",
+    after_long_help = format!("{RUN_EXAMPLES}\n\n{}", exit::TABLE)
+)]
 pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) nodes: Nodes,
@@ -117,6 +120,25 @@ pub(crate) struct Run {
     /// when the lease ends.
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = time::parse)]
     pub(crate) grace: Duration,
+
+    /// Stop the command when it has held the lock for so long: for work that may hang
+    ///
+    /// TERM comes that much earlier by the grace (at most a third of this time), so that the command is gone when the
+    /// time is over. The exit code is that of a lost lock.
+    #[arg(long, value_name = "DURATION", value_parser = time::parse_above_zero)]
+    pub(crate) max_hold: Option<Duration>,
+
+    /// Count the lock as held only while N replicas of the server have it, too. One server only
+    ///
+    /// So a failover does not forget it. Renewals must reach them as well.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) min_replicas: Option<u32>,
+
+    /// Count the lock as held only once it is on the server's disk (appendonly yes). One server only
+    ///
+    /// So a crash does not forget it. Needs Redis 7.2 or Valkey.
+    #[arg(long)]
+    pub(crate) fsync: bool,
 
     /// Share the lock with others that use --shared, but with nobody else: for readers
     #[arg(long, conflicts_with = "limit")]
@@ -299,7 +321,7 @@ pub(crate) struct Watch {
     pub(crate) which: Which,
 
     /// How long to wait between two looks
-    #[arg(long, short, value_name = "DURATION", default_value = "1s", value_parser = time::parse)]
+    #[arg(long, short, value_name = "DURATION", default_value = "1s", value_parser = time::parse_above_zero)]
     pub(crate) interval: Duration,
 
     /// End after so many looks, with the exit code of the last one

@@ -8,11 +8,11 @@ mod signals;
 use std::process;
 use std::time::Duration;
 
-use lockfence_client::{Error, Held, Lockfence, Options, Owner, Released};
+use lockfence_client::{ConfigError, Error, Held, Lockfence, Options, Released};
 use nix::sys::signal::Signal;
 
 pub(crate) use child::become_command;
-use child::{Child, NotStarted};
+use child::{Child, NoCommand, NotStarted};
 use control::{Control, Ended};
 use job::Reached;
 use signals::Signals;
@@ -47,9 +47,9 @@ async fn run_under_lock(args: &Run, tell: &Tell) -> Result<(u8, Option<Reached>)
     };
     let child = match Child::start(&args.command, &held, nodes::bytes(&args.lock)) {
         Ok(child) => child,
-        Err(NotStarted { code, why }) => {
-            held.release().await;
-            return Err(Failed::new(code, why));
+        Err(why) => {
+            give_back(held, &client).await;
+            return Err(not_started(why, tell));
         }
     };
     let ended = Control::new(child, &held, args, tell).run(&mut signals).await;
@@ -62,10 +62,25 @@ async fn run_under_lock(args: &Run, tell: &Tell) -> Result<(u8, Option<Reached>)
     Ok((code, interrupted))
 }
 
-/// Releases the lock. Servers that did not answer the first time get a little more time.
+fn not_started(why: NotStarted, tell: &Tell) -> Failed {
+    match why {
+        NotStarted::NoCommand(NoCommand { code, why }) => Failed::new(code, why),
+        NotStarted::Lost => {
+            tell.news("was lost before the command was started: it was not");
+            Failed::Told(exit::LOST)
+        }
+    }
+}
+
+/// Releases the lock. Servers that did not answer the first time get a little more time; where a majority has, so do the
+/// others: lockfence ends then, and an order that has not left by then would leave the lock there until its ttl is over.
 async fn give_back(held: Held, client: &Lockfence) -> Released {
     match held.release().await {
         Released::Unconfirmed if client.settled(GIVE_BACK).await => Released::Ended,
+        Released::Ended => {
+            client.settled(LAST_ONES).await;
+            Released::Ended
+        }
         released => released,
     }
 }
@@ -77,10 +92,6 @@ fn verdict(ended: Ended, released: Released, tell: &Tell) -> u8 {
         Released::NotHeld => {}
         _ if !held => {}
         Released::Unconfirmed => {
-        Released::Ended => {
-            client.settled(LAST_ONES).await;
-            Released::Ended
-        }
             tell.news("could not be given back at enough servers: it ends with its ttl");
             return code;
         }
@@ -104,12 +115,28 @@ fn client(args: &Run, tell: &Tell) -> Result<Lockfence, Failed> {
     if let Some(timeout) = args.nodes.node_timeout {
         builder = builder.node_timeout(timeout);
     }
-    let client = builder.build()?;
+    if let Some(replicas) = args.min_replicas {
+        builder = builder.min_replicas(replicas);
+    }
+    if args.fsync {
+        builder = builder.fsync();
+    }
+    let client = builder.build().map_err(|error| match error {
+        ConfigError::DurableQuorum { nodes } => Failed::new(exit::USAGE, for_one_server(nodes)),
+        other => other.into(),
+    })?;
     let nodes = client.admin().nodes().len();
     if nodes > 1 && nodes.is_multiple_of(2) {
         tell.line(&format!("{nodes} servers bear no more failures than {} do", nodes.saturating_sub(1)));
     }
     Ok(client)
+}
+
+fn for_one_server(nodes: usize) -> String {
+    format!(
+        "--min-replicas and --fsync are for one server, not for a quorum of {nodes}: there the majority vouches for the \
+         lock; let its servers run with appendfsync always or lockfence.quarantine-ms"
+    )
 }
 
 /// The machine's name and the process number: what somebody who waits wants to know first.
@@ -156,6 +183,7 @@ fn options(args: &Run) -> Options {
         Some(Patience::UpTo(time)) => Options::wait_up_to(time),
         Some(Patience::Forever) => Options::wait_forever(),
     };
+    let options = args.max_hold.map_or(options, |time| options.max_hold(time));
     match args.limit {
         _ if args.shared => options.shared(),
         Some(limit) => options.limit(limit),
@@ -164,17 +192,14 @@ fn options(args: &Run) -> Options {
 }
 
 fn not_had(error: Error, args: &Run, tell: &Tell) -> Failed {
-    let who = |by: &Option<Owner>| {
-        by.as_ref().map_or_else(|| "somebody else".to_owned(), |owner| escape::owner(owner.bytes()))
-    };
     let why = match &error {
         Error::Held { by, retry_after } => format!(
             "is held by {}, for {} more unless it is renewed; --wait 5m would wait for it",
-            who(by),
+            escape::holder(by.as_ref()),
             time::shown(*retry_after)
         ),
         Error::TimedOut { by } => {
-            format!("was not free in time: {} has it; a longer --wait may help", who(by))
+            format!("was not free in time: {} has it; a longer --wait may help", escape::holder(by.as_ref()))
         }
         _ => return error.into(),
     };

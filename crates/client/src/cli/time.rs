@@ -8,6 +8,12 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
         .map_err(|error| format!("{error}; durations are like 30s, 5m, 1h30m, 500ms"))
 }
 
+/// The same, where no time at all makes no sense.
+pub(crate) fn parse_above_zero(text: &str) -> Result<Duration, String> {
+    let time = parse(text)?;
+    if time.is_zero() { Err("must be above 0".to_owned()) } else { Ok(time) }
+}
+
 /// In whole seconds, and in ms below one: `3m 21s`, `450ms`.
 pub(crate) fn shown(time: Duration) -> String {
     let short = if time < Duration::from_secs(1) {
@@ -26,12 +32,13 @@ pub(crate) fn ms(time: Duration) -> u64 {
 mod tests {
     use std::time::Duration;
 
-    use super::{parse, shown};
+    use super::{parse, parse_above_zero, shown};
 
     #[test]
     fn durations_are_read_and_shown() {
         assert_eq!(parse("1m 30s"), Ok(Duration::from_secs(90)));
         assert_eq!(parse("500ms"), Ok(Duration::from_millis(500)));
+        assert!(parse_above_zero("0ms").is_err() && parse_above_zero("1ms").is_ok() && parse("0ms").is_ok());
         assert!(parse("30").is_err_and(|error| error.contains("30s")));
         assert_eq!(shown(Duration::from_millis(201_450)), "3m 21s");
         assert_eq!(shown(Duration::from_micros(450_900)), "450ms");

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::Write as _;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use lockfence_testkit::{Proxy, cmd, wait_until};
@@ -140,6 +140,50 @@ fn a_loss_just_before_the_end_is_told() {
     cmd!(server.connect(), "LOCK.BREAK", "lock").no_err();
     fs::write(folder.path().join("go"), "").unwrap();
     run.end().assert_code(118).assert_says("was lost before the command ended");
+}
+
+/// However often it was renewed: after --max-hold the command is stopped, and the next one has the lock.
+#[test]
+fn a_command_that_hangs_is_stopped_after_max_hold() {
+    let Some(server) = server() else { return };
+    let script = "trap 'echo TERM' TERM; echo ready; while :; do sleep 0.02; done";
+    let options = ["--ttl", "9s", "--max-hold", "3s", "--grace", "500ms"];
+    let run = start(&mut run_sh([&server], &options, script));
+    run.expect("ready");
+    let began = Instant::now();
+    let next = start(&mut run_sh([&server], &["--wait", "forever"], "echo mine"));
+    run.expect("TERM");
+    assert!(began.elapsed() > Duration::from_secs(1), "{:?}", began.elapsed());
+    next.expect("mine");
+    run.end().assert_code(118).assert_says("was held for as long as --max-hold allows");
+    next.end().assert_code(0);
+    // A command that is quicker notices nothing.
+    end(&mut run_sh([&server], &options, "exit 3")).assert_code(3);
+}
+
+/// Where lockfence stood still between the grant and the start of the command, and the lock was lost meanwhile: it is not
+/// started. strace makes it stand still, where it is there and allowed: at the look for its own program.
+#[test]
+fn a_lock_that_is_lost_by_then_starts_nothing() {
+    let Some(server) = server().filter(|_| has_strace()) else { return };
+    let mut command = Command::new("strace");
+    command.args([
+        "-qq",
+        "-o",
+        "/dev/null",
+        "-P",
+        "/proc/self/exe",
+        "-e",
+        "inject=statx:delay_enter=5s",
+        PROGRAM,
+    ]);
+    command.args(["run", "--lock", "lock", "--ttl", "3s", "--", "echo", "ran"]);
+    let run = start(command.env("LOCKFENCE_NODES", server.url()));
+    wait_until("the grant", LONG, || is_free(&server), |free| !free);
+    cmd!(server.connect(), "LOCK.BREAK", "lock").no_err();
+    let ended = run.end();
+    ended.assert_code(118).assert_says("was lost before the command was started");
+    assert_eq!(ended.out, "");
 }
 
 /// The process that lockfence started.

@@ -138,7 +138,8 @@ fn a_command_that_cannot_be_started() {
 fn what_cannot_work_is_said_before_anything_is_sent() {
     let Some(server) = server() else { return };
     let url = server.url();
-    let cases: [(&[&str], &str); 12] = [
+    let other = "redis://127.0.0.1:1";
+    let cases: [(&[&str], &str); 16] = [
         (&["run", "--", "true"], "--lock"),
         (&["run", "--lock", "lock"], "COMMAND"),
         (&["run", "--lock", "", "--", "true"], "a lock needs a name"),
@@ -147,6 +148,10 @@ fn what_cannot_work_is_said_before_anything_is_sent() {
         (&["run", "--lock", "lock", "--wait", "soon", "--", "true"], "forever"),
         (&["run", "--lock", "lock", "--shared", "--limit", "2", "--", "true"], "--limit"),
         (&["run", "--lock", "lock", "--limit", "0", "--", "true"], "0"),
+        (&["run", "--lock", "lock", "--max-hold", "0s", "--", "true"], "--max-hold"),
+        (&["run", "--lock", "lock", "--min-replicas", "0", "--", "true"], "--min-replicas"),
+        (&["run", "--node", &url, "--node", other, "--lock", "l", "--fsync", "--", "true"], "for one server"),
+        (&["run", "--node", &url, "--node", other, "-l", "l", "--min-replicas=1", "true"], "for one server"),
         (&["run", "--lock", "lock", "-q", "-v", "--", "true"], "--verbose"),
         (&["run", "--lock", "lock", "--lok", "--", "true"], "--lok"),
         (&["run", "--node", &url, "--node", &url, "--lock", "lock", "--", "true"], "given twice"),
@@ -177,7 +182,60 @@ fn servers_that_cannot_help_are_named() {
             .assert_says("has not loaded the lockfence module");
     }
     cmd!(server.connect(), "SET", "lock", "data").ok();
-    end(lockfence([&server]).args(run)).assert_code(119).assert_says("WRONGTYPE");
+    end(lockfence([&server]).args(run))
+        .assert_code(119)
+        .assert_says("WRONGTYPE")
+        .assert_says("choose another name for the lock");
+}
+
+/// What newcomers meet, and what to do about it.
+#[test]
+fn errors_say_what_to_do() {
+    let Some(server) = server() else { return };
+    let run = ["run", "--lock", "lock", "--", "echo", "ran"];
+    for address in ["localhost:6379", "10.0.0.1", "user:sesame@localhost:6379"] {
+        for args in [&run[..], &["ls"]] {
+            let ended = end(at([address.to_owned()]).args(args));
+            ended.assert_code(125).assert_says("put redis:// before it");
+            assert!(!ended.err.contains("sesame"), "{ended:?}");
+        }
+    }
+    let Some(primary) = crate::common::server() else { return };
+    server.replicate_from(&primary);
+    server.wait_in_sync(&primary);
+    end(lockfence([&server]).args(run)).assert_code(119).assert_says("this is a replica: name its primary");
+    end(lockfence([&server]).args(["break", "lock", "-y"])).assert_code(119).assert_says("this is a replica");
+    end(lockfence([&server]).arg("ls")).assert_code(0);
+    primary.pause();
+    let ended = end(lockfence([&primary]).args(run));
+    primary.resume();
+    ended.assert_code(119).assert_says(&format!("127.0.0.1:{}", primary.port()));
+}
+
+server_tests! {
+    /// Replicas, and the disk, have the lock before the command begins.
+    fn others_vouch_for_it(kind: ServerKind) {
+        let primary = Server::builder(kind).arg("appendonly", "yes").start();
+        let run = |options: &[&str]| end(&mut run_sh([&primary], options, "echo ran"));
+        let alone = run(&["--min-replicas", "1"]);
+        alone.assert_code(119).assert_says("acknowledged by 0 of 1 replicas");
+        assert_eq!(alone.out, "");
+        assert!(is_free(&primary), "given back");
+        let replica = Server::start(kind);
+        replica.replicate_from(&primary);
+        replica.wait_in_sync(&primary);
+        run(&["--min-replicas", "1"]).assert_code(0);
+        let on_disk = run(&["--fsync", "--min-replicas", "1"]);
+        if kind == ServerKind::Redis70 {
+            on_disk.assert_code(125).assert_says("--fsync needs Redis 7.2");
+            assert_eq!(on_disk.out, "");
+        } else {
+            on_disk.assert_code(0);
+            primary.config_set("appendonly", "no");
+            run(&["--fsync"]).assert_code(125).assert_says("appendonly yes");
+        }
+        assert!(is_free(&primary), "given back");
+    }
 }
 
 #[test]
@@ -223,6 +281,17 @@ fn a_quorum_bears_one_failure() {
         ended.assert_says(&format!("127.0.0.1:{}", server.port()));
     }
     assert_eq!(ended.out, "");
+}
+
+/// Who does not get a majority leaves nothing at the others.
+#[test]
+fn a_minority_is_given_back_at_once() {
+    let Some(servers) = three() else { return };
+    servers[..2].iter().for_each(|server| take(server, "alice"));
+    for options in [&[][..], &["--wait", "100ms"]] {
+        end(&mut run_sh(&servers, options, "echo ran")).assert_code(117);
+        assert!(is_free(&servers[2]), "{:?}", info(&servers[2], "lock"));
+    }
 }
 
 #[test]
@@ -283,17 +352,6 @@ fn servers_with_tls() {
         .arg("tls-ca-cert-file", &certificate)
         .start();
     let run = |files: &[&str]| {
-/// Who does not get a majority leaves nothing at the others.
-#[test]
-fn a_minority_is_given_back_at_once() {
-    let Some(servers) = three() else { return };
-    servers[..2].iter().for_each(|server| take(server, "alice"));
-    for options in [&[][..], &["--wait", "100ms"]] {
-        end(&mut run_sh(&servers, options, "echo ran")).assert_code(117);
-        assert!(is_free(&servers[2]), "{:?}", info(&servers[2], "lock"));
-    }
-}
-
         let mut command = at([format!("rediss://localhost:{}", port.port())]);
         command.args(["run", "--lock", "lock"]).args(files).args(["--", "echo", "ran"]);
         end(&mut command)
@@ -301,7 +359,16 @@ fn a_minority_is_given_back_at_once() {
     let ended = run(&["--tls-ca", &certificate, "--tls-cert", &certificate, "--tls-key", &key]);
     ended.assert_code(0);
     assert_eq!(ended.out, "ran\n");
-    run(&[]).assert_code(119);
+    run(&[]).assert_code(119).assert_says("--tls-ca names a file");
+    let plain = end(at([format!("redis://localhost:{}", port.port())]).args(["ls"]));
+    plain.assert_code(119).assert_says("write rediss:// for redis://");
+    let tls = format!("rediss://localhost:{}", server.port());
+    let tls = end(at([tls]).args(["ls", "--node-timeout", "500ms"]));
+    tls.assert_code(119).assert_says("rediss:// with it");
+    let other =
+        end(at([format!("rediss://127.0.0.1:{}", port.port())]).args(["ls", "--tls-ca", &certificate]));
+    other.assert_code(119).assert_says("good for the host as it stands in the address");
+    run(&["--tls-ca", &key]).assert_code(125).assert_says("has no certificate in it");
     run(&["--tls-ca", "/nowhere"]).assert_code(125).assert_says("/nowhere");
     run(&["--tls-ca", &certificate, "--tls-cert", &certificate]).assert_code(125).assert_says("--tls-key");
     assert!(is_free(&server));

@@ -81,6 +81,15 @@ fn the_manual_has_a_page_for_every_command() {
     assert_eq!(names, expected);
 }
 
+/// Where the command begins must be seen.
+#[test]
+fn the_usage_of_run_shows_the_dashes() {
+    for args in [&["run", "--help"][..], &["run", "-h"], &["man", "run"]] {
+        let text = said(args).replace("\\-", "-");
+        assert!(text.contains("[OPTIONS] --lock <NAME> -- <COMMAND> [ARGUMENT]..."), "{text}");
+    }
+}
+
 /// One table of exit codes: in the help of the program and of `run`, in the manual, and in the document.
 #[test]
 fn exit_codes_are_the_same_everywhere() {

@@ -31,7 +31,16 @@ const BECOME: &str = "--lockfence-become-command";
 
 /// Why the command was not started.
 #[derive(Debug)]
-pub(super) struct NotStarted {
+pub(super) enum NotStarted {
+    /// It cannot be.
+    NoCommand(NoCommand),
+    /// The lock was lost by then.
+    Lost,
+}
+
+/// A command that cannot be started: the exit code, and why.
+#[derive(Debug)]
+pub(super) struct NoCommand {
     pub(super) code: u8,
     pub(super) why: String,
 }
@@ -55,13 +64,18 @@ pub(super) struct Child {
 impl Child {
     /// Starts the command. To be called on the main thread: its end is what counts as the parent's.
     pub(super) fn start(command: &[OsString], held: &Held, lock: &[u8]) -> Result<Self, NotStarted> {
-        let failed =
-            |error: io::Error| not_started(command.first().map_or(OsStr::new(""), |name| name), &error);
+        let name = command.first().map_or(OsStr::new(""), |name| name);
+        let failed = |error: io::Error| NotStarted::NoCommand(no_command(name, &error));
         // Before the command can end.
         let changes = unix::signal(SignalKind::child()).map_err(failed)?;
         let mut start = prepared(command);
         start.env("LOCKFENCE_TOKEN", held.token().to_string()).env("LOCKFENCE_LOCK", OsStr::from_bytes(lock));
-        let process = start.process_group(0).spawn().map_err(failed)?;
+        start.process_group(0);
+        // The last moment to look: lockfence may have stood still since it got the lock.
+        if !held.is_held() {
+            return Err(NotStarted::Lost);
+        }
+        let process = start.spawn().map_err(failed)?;
         let group = Pid::from_raw(i32::try_from(process.id()).unwrap_or(i32::MAX));
         Ok(Self { process, group, changes })
     }
@@ -165,16 +179,16 @@ pub(crate) fn become_command() -> Option<u8> {
         Terminal::find().take_over(group);
     }
     let error = Command::new(&name).args(arguments).exec();
-    let NotStarted { code, why } = not_started(&name, &error);
+    let NoCommand { code, why } = no_command(&name, &error);
     say::line(&format!("lockfence: {why}"));
     Some(code)
 }
 
-fn not_started(name: &OsStr, error: &io::Error) -> NotStarted {
+fn no_command(name: &OsStr, error: &io::Error) -> NoCommand {
     let shown = escape::for_people(name.as_bytes());
     if error.kind() == ErrorKind::NotFound {
         let why = format!("there is no command \"{shown}\" (or what its first line names is not there)");
-        return NotStarted { code: exit::NOT_FOUND, why };
+        return NoCommand { code: exit::NOT_FOUND, why };
     }
-    NotStarted { code: exit::NOT_EXECUTABLE, why: format!("cannot execute \"{shown}\": {error}") }
+    NoCommand { code: exit::NOT_EXECUTABLE, why: format!("cannot execute \"{shown}\": {error}") }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockfence_client::Held;
+use lockfence_client::{Held, Lost};
 use nix::sys::signal::Signal;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -11,12 +11,14 @@ use super::child::{Change, Child};
 use super::job::{self, Reached, Terminal};
 use super::signals::Signals;
 use crate::args::Run;
-use crate::time;
+use crate::{exit, time};
 
 /// Timers do not count the time that the machine is suspended, leases do: look at the clock at least this often.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How often to look whether something that is about to happen has happened.
 const SOON: Duration = Duration::from_millis(20);
+
+const HELD_TOO_LONG: &str = "was held for as long as --max-hold allows";
 
 /// How it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,12 +45,12 @@ pub(super) struct Control<'a> {
     grace: Duration,
     /// How long before the lease's end a command is asked to end where nobody renews it.
     margin: Duration,
-    /// Set once it was asked to end.
-    stopping: Option<Stopping>,
     /// When it is renewed no more, by --max-hold.
     hold_until: Option<Instant>,
     /// Somebody stopped the command, not by the terminal.
     stopped_by_hand: bool,
+    /// Set once it was asked to end.
+    stopping: Option<Stopping>,
 }
 
 #[derive(Clone, Copy)]
@@ -59,6 +61,8 @@ struct Stopping {
 
 impl<'a> Control<'a> {
     pub(super) fn new(child: Child, held: &'a Held, args: &Run, tell: &'a Tell) -> Self {
+        // Renewal begins after a third of the ttl, so that in the last third it has failed for a while.
+        let longest = args.max_hold.map_or(args.ttl, |hold| hold.min(args.ttl));
         Self {
             child,
             held,
@@ -103,6 +107,25 @@ impl<'a> Control<'a> {
         Ended::Stopped
     }
 
+    /// Why it is asked to end.
+    fn reason(&self, why: Losing) -> String {
+        match why {
+            Losing::Lost(Lost::HeldTooLong) => HELD_TOO_LONG.to_owned(),
+            Losing::RunsOut if self.is_held_too_long() => HELD_TOO_LONG.to_owned(),
+            Losing::Lost(why) => format!("was lost ({})", exit::lost(&why)),
+            Losing::RunsOut => {
+                let left = time::shown(self.held.remaining());
+                format!("could not be renewed, and its lease is over in {left}")
+            }
+        }
+    }
+
+    /// Whether that, and no silence of the servers, is why the lease runs out.
+    fn is_held_too_long(&self) -> bool {
+        let left = |end: Instant| end.saturating_duration_since(Instant::now());
+        self.hold_until.is_some_and(|end| left(end) <= self.margin.saturating_add(SOON))
+    }
+
     /// What the command started may need the rest of the grace.
     async fn finish_group(&mut self, kill_at: Instant) {
         while self.child.group_is_left() && Instant::now() < kill_at {
@@ -119,6 +142,17 @@ impl<'a> Control<'a> {
             Signal::SIGUSR1 | Signal::SIGUSR2 => self.child.signal(signal),
             // What a terminal sends to all, or a supervisor does.
             _ => self.child.signal_group(signal),
+        }
+    }
+
+    /// Somebody lets lockfence go on: the command, too, if it was stopped by hand. After Ctrl-Z and `fg` it goes on already,
+    /// and another CONT could undo the next Ctrl-Z.
+    async fn go_on(&mut self) {
+        if let Some(Change::Stopped(signal)) = self.child.look() {
+            self.stopped(signal).await;
+        }
+        if std::mem::take(&mut self.stopped_by_hand) {
+            self.child.signal_group(Signal::SIGCONT);
         }
     }
 
@@ -145,17 +179,6 @@ impl<'a> Control<'a> {
         let group = self.child.group();
         if self.stopping.is_some() {
             return self.child.signal_group(Signal::SIGCONT);
-    /// Somebody lets lockfence go on: the command, too, if it was stopped by hand. After Ctrl-Z and `fg` it goes on already,
-    /// and another CONT could undo the next Ctrl-Z.
-    async fn go_on(&mut self) {
-        if let Some(Change::Stopped(signal)) = self.child.look() {
-            self.stopped(signal).await;
-        }
-        if std::mem::take(&mut self.stopped_by_hand) {
-            self.child.signal_group(Signal::SIGCONT);
-        }
-    }
-
         }
         let for_terminal = matches!(signal, Signal::SIGTTIN | Signal::SIGTTOU);
         if for_terminal && self.terminal.ask(group) {
@@ -163,8 +186,10 @@ impl<'a> Control<'a> {
         }
         if !self.terminal.is_there() || !(for_terminal || signal == Signal::SIGTSTP) {
             // By hand (STOP), and by hand it will go on: the lock stays held meanwhile.
+            self.stopped_by_hand = true;
             return self.tell.detail("the command was stopped; the lock stays held");
         }
+        self.stopped_by_hand = false;
         self.terminal.take_back(group);
         job::stop();
         // Time may have passed without renewals. The command stays where it is until it is certain that nobody else has
@@ -180,17 +205,18 @@ impl<'a> Control<'a> {
     }
 }
 
-/// Ends when the command must be asked to end, and says why: the lock is lost, or nobody has renewed it and the lease is
-/// over in `margin`.
-async fn losing(held: &Held, margin: Duration) -> String {
+/// Why the command must be asked to end.
+enum Losing {
+    Lost(Lost),
+    /// Nobody has renewed it, and the lease is over in the margin.
+    RunsOut,
+}
+
+async fn losing(held: &Held, margin: Duration) -> Losing {
     tokio::select! {
         biased;
-        lost = held.lost() => format!("was lost ({})", crate::escape::for_people(lost.to_string().as_bytes())),
-            self.stopped_by_hand = true;
-        () = runs_out(held, margin) => {
-            format!("could not be renewed, and its lease is over in {}", time::shown(held.remaining()))
-        self.stopped_by_hand = false;
-        }
+        lost = held.lost() => Losing::Lost(lost),
+        () = runs_out(held, margin) => Losing::RunsOut,
     }
 }
 
