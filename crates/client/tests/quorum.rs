@@ -3,7 +3,9 @@
 
 use lockfence_client::quorum::attempt::{Attempt, Grant, Outcome, Patience};
 use lockfence_client::quorum::hold::{Hold, Loss, Terms};
-use lockfence_client::quorum::{Command, Effect, NodeId, Reply, SendId, Settings, Standing, Turn};
+use lockfence_client::quorum::{
+    Command, Effect, Failure, FailureKind, NodeId, Reply, SendId, Settings, Standing, Turn,
+};
 use lockfence_core::clock::{Instant, Now, Wall};
 use lockfence_core::ids::Mode;
 use lockfence_core::limits;
@@ -94,6 +96,12 @@ impl Story {
     }
 }
 
+/// The requests, and where to.
+fn sent_to(mut effect: impl FnMut() -> Option<Effect>) -> Vec<(SendId, NodeId)> {
+    let send = |effect| if let Effect::Send { id, node, .. } = effect { Some((id, node)) } else { None };
+    std::iter::from_fn(|| effect()).filter_map(send).collect()
+}
+
 fn sent(mut effect: impl FnMut() -> Option<Effect>) -> Vec<(SendId, Command)> {
     let mut all = Vec::new();
     while let Some(effect) = effect() {
@@ -167,4 +175,32 @@ fn the_longest_wait_is_as_long_as_a_node_allows() {
     let (_, wait) = sent(|| attempt.effect()).pop().unwrap();
     let is_longest = |command| matches!(command, Command::Acquire { wait_ms: Some(limits::TTL_MS_MAX), .. });
     assert!(is_longest(wait), "{wait:?}");
+}
+
+/// The queue may be at another node than the first of the order. Whoever waits there must find the others free.
+#[test]
+fn the_node_of_the_queue_is_released_last() {
+    let mut story = Story::new();
+    let (settings, order) = (Settings::new(3, 10_000), (0..3).map(NodeId).collect::<Vec<_>>());
+    let mut attempt = story.turn(|turn| Attempt::start(settings, order.clone(), Patience::Forever, 0, turn));
+    let gone = || Reply::Failed(Failure::new(FailureKind::NotSent, "connection refused"));
+    let taken = || Reply::Standing(Standing { waiters: 1, ttl_ms: 9_000, ..Standing::default() });
+    let tried = sent_to(|| attempt.effect());
+    for ((id, _), reply) in tried.into_iter().zip([gone(), taken(), taken()]) {
+        story.turn(|turn| attempt.on_reply(turn, id, reply));
+    }
+    let [(wait, node)] = sent_to(|| attempt.effect())[..] else { panic!("{attempt:?}") };
+    assert_eq!(node, NodeId(1), "the first of those that answer");
+    story.turn(|turn| attempt.on_reply(turn, wait, Reply::Granted { token: TOKEN }));
+    for (id, _) in sent_to(|| attempt.effect()) {
+        story.turn(|turn| attempt.on_reply(turn, id, Reply::Granted { token: TOKEN }));
+    }
+    let Some(Outcome::Won(grant)) = attempt.outcome() else { panic!("{attempt:?}") };
+    let terms = Terms { renew: true, hold_until: None };
+    let mut hold = story.turn(|turn| Hold::new(settings, order, &grant, terms, turn));
+    story.turn(|turn| hold.release(turn));
+    let Some(Effect::GiveBack(mut give_back)) = hold.effect() else { panic!("{hold:?}") };
+    story.turn(|turn| give_back.on_time(turn));
+    let first: Vec<NodeId> = sent_to(|| give_back.effect()).into_iter().map(|(_, node)| node).collect();
+    assert_eq!(first, [NodeId(0), NodeId(2)]);
 }

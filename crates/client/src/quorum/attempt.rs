@@ -54,6 +54,8 @@ pub struct Grant {
     pub valid_until: Instant,
     /// What this owner may have at each node, by all that it has asked for.
     pub traces: PerNode<Trace>,
+    /// Where it had queued: others may wait there, so it is released last.
+    pub queued_at: Option<NodeId>,
     /// What it has at each node by the round that won: only that counts for the hold. An earlier request may have no
     /// answer yet where that round has one, and a lease that it did have may have gone since.
     pub won: PerNode<Trace>,
@@ -300,15 +302,15 @@ impl Attempt {
     }
 
     fn win(&mut self, token: u64, valid_until: Instant, now: Instant) {
-        let (round, owner, traces) = match &self.phase {
-            Phase::Trying(round) => (round, round.owner(), round.traces()),
-            Phase::Head(Head { round: Some(round), traces, owner, .. }) => {
-                (round, *owner, joined(traces, round))
+        let (round, traces, queued_at) = match &self.phase {
+            Phase::Trying(round) => (round, round.traces(), None),
+            Phase::Head(Head { round: Some(round), traces, node, .. }) => {
+                (round, joined(traces, round), Some(*node))
             }
             _ => return,
         };
-        let won = round.traces();
-        let grant = Grant { owner, token, started: round.started(), valid_until, traces, won };
+        let (owner, started, won) = (round.owner(), round.started(), round.traces());
+        let grant = Grant { owner, token, started, valid_until, traces, queued_at, won };
         self.phase = Phase::Over(Some(Outcome::Won(grant)));
         self.give_back_late(now);
     }

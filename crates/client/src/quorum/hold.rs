@@ -66,6 +66,7 @@ pub struct Terms {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Hold {
     settings: Settings,
+    /// The queue node, and those that would take its place.
     order: Vec<NodeId>,
     owner: OwnerId,
     token: u64,
@@ -84,7 +85,7 @@ impl Hold {
     /// Holds what was won.
     pub fn new(
         settings: Settings,
-        order: Vec<NodeId>,
+        mut order: Vec<NodeId>,
         grant: &Grant,
         terms: Terms,
         turn: &mut Turn<'_>,
@@ -99,6 +100,9 @@ impl Hold {
             named: None,
             failure: None,
         };
+        if let Some(node) = grant.queued_at {
+            order.sort_by_key(|other| *other != node); // stable: it comes first, the others stay as they are
+        }
         let mut hold = Self {
             settings,
             order,
