@@ -9,6 +9,8 @@
     reason = "tests"
 )]
 
+mod common;
+
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -16,12 +18,7 @@ use lockfence_client::admin::{Admin, LockState, Mode};
 use lockfence_client::{Lockfence, Lost, Options};
 use lockfence_testkit::{Cluster, Server, ServerKind, cmd, server_tests};
 
-const LONG: Duration = Duration::from_secs(60);
-
-fn run<T>(test: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    runtime.block_on(async { tokio::time::timeout(LONG * 2, test).await.expect("in time") })
-}
+use common::{LONG, run};
 
 fn client(servers: &[Server]) -> Lockfence {
     let nodes = servers.iter().fold(Lockfence::builder(), |builder, server| builder.node(server.url()));

@@ -11,6 +11,8 @@
     reason = "tests"
 )]
 
+mod common;
+
 use std::future::poll_fn;
 use std::pin::pin;
 use std::task::Poll;
@@ -18,10 +20,10 @@ use std::time::{Duration, Instant};
 
 use lockfence_client::{Error, Held, Lockfence, Options, Released};
 use lockfence_testkit::{Direction, Proxy, Server, ServerKind, cmd, server_tests, wait_until};
-use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
-const LONG: Duration = Duration::from_secs(60);
+use common::{LONG, run, runtime};
+
 /// Nothing may be left after that, on a busy machine; a small part of the ttl.
 const SOON: Duration = Duration::from_secs(20);
 const TTL: Duration = Duration::from_secs(600);
@@ -29,14 +31,6 @@ const TTL: Duration = Duration::from_secs(600);
 const NODE_TIMEOUT: Duration = Duration::from_secs(8);
 /// Points at which something can be dropped, at most: then the test itself goes wrong.
 const POINTS_MAX: u64 = 60;
-
-fn runtime() -> Runtime {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
-}
-
-fn run<T>(test: impl Future<Output = T>) -> T {
-    runtime().block_on(async { tokio::time::timeout(Duration::from_secs(240), test).await.expect("in time") })
-}
 
 /// Three nodes behind proxies.
 struct Nodes {

@@ -10,20 +10,17 @@
     reason = "tests"
 )]
 
+mod common;
+
 use std::time::Duration;
 
 use lockfence_client::{Error, Held, Lockfence, Options, Released};
 use lockfence_testkit::{Proxy, Server, ServerKind, cmd, server_tests, wait_until};
 
-const LONG: Duration = Duration::from_secs(60);
+use common::{LONG, run};
 
 /// Far above what any test takes: nothing is renewed meanwhile.
 const TTL: Duration = Duration::from_secs(600);
-
-fn run<T>(test: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    runtime.block_on(async { tokio::time::timeout(Duration::from_secs(120), test).await.expect("in time") })
-}
 
 /// Servers, and a proxy before each.
 struct Nodes {

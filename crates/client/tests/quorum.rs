@@ -97,9 +97,9 @@ impl Story {
 }
 
 /// The requests, and where to.
-fn sent_to(mut effect: impl FnMut() -> Option<Effect>) -> Vec<(SendId, NodeId)> {
+fn sent_to(effect: impl FnMut() -> Option<Effect>) -> Vec<(SendId, NodeId)> {
     let send = |effect| if let Effect::Send { id, node, .. } = effect { Some((id, node)) } else { None };
-    std::iter::from_fn(|| effect()).filter_map(send).collect()
+    std::iter::from_fn(effect).filter_map(send).collect()
 }
 
 fn sent(mut effect: impl FnMut() -> Option<Effect>) -> Vec<(SendId, Command)> {

@@ -10,6 +10,8 @@
 
 mod addresses;
 mod cluster;
+#[path = "../common/mod.rs"]
+mod common;
 mod durable;
 mod faults;
 mod modes;
@@ -24,12 +26,7 @@ use std::time::{Duration, Instant};
 use lockfence_client::{Builder, Held, Lockfence, Options};
 use lockfence_testkit::{Server, ServerKind, cmd, wait_until};
 
-pub(crate) const LONG: Duration = Duration::from_secs(60);
-
-pub(crate) fn run<T>(test: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    runtime.block_on(async { tokio::time::timeout(Duration::from_secs(120), test).await.expect("in time") })
-}
+pub(crate) use common::{LONG, run};
 
 pub(crate) fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)

@@ -12,6 +12,8 @@
     reason = "tests"
 )]
 
+#[path = "../common/mod.rs"]
+mod common;
 mod judge;
 mod nemesis;
 mod worker;
@@ -23,13 +25,13 @@ use std::time::{Duration, Instant};
 use lockfence_client::{Lockfence, Lost, Options};
 use lockfence_testkit::{Proxy, Server, ServerKind, cmd, server_tests, wait_until};
 
+use common::{LONG, runtime};
 use judge::{End, History, judge, smallest_share};
 use nemesis::Nemesis;
 use worker::{Shared, TTL, Tally, Worker};
 
 const NODES: usize = 5;
 const WORKERS: usize = 16;
-const LONG: Duration = Duration::from_secs(60);
 
 /// How much later than its deadline a loss may be told on a busy machine.
 const TOLD_WITHIN: Duration = Duration::from_secs(2);
@@ -75,7 +77,7 @@ fn contend(kind: ServerKind, seconds: u64, seed: u64) -> Outcome {
         stop: AtomicBool::new(false),
         stalls_at: AtomicUsize::new(100),
     });
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let runtime = runtime();
     let workers: Vec<_> = (0..WORKERS)
         .map(|id| {
             let data = redis::Client::open(data_proxy.url()).unwrap();
@@ -160,7 +162,7 @@ server_tests! {
     /// held after it.
     fn a_loss_in_silence(kind: ServerKind) {
         let (_nodes, proxies) = start_nodes(kind);
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let runtime = runtime();
         runtime.block_on(async {
             let locks = client(&proxies, TTL);
             let held = locks.acquire("lock", Options::wait_up_to(LONG)).await.unwrap();
