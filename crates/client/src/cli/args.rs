@@ -325,7 +325,7 @@ pub(crate) struct Watch {
     pub(crate) interval: Duration,
 
     /// End after so many looks, with the exit code of the last one
-    #[arg(long, short, value_name = "N")]
+    #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) count: Option<u64>,
 
     /// Print JSON, one line for each look

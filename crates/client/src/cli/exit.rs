@@ -83,7 +83,9 @@ impl From<io::Error> for Failed {
 
 impl From<ConfigError> for Failed {
     fn from(error: ConfigError) -> Self {
-        Self::new(USAGE, error.to_string())
+        let text = error.to_string();
+        let hint = hint(&text).map(|hint| format!(" ({hint})")).unwrap_or_default();
+        Self::new(USAGE, format!("{text}{hint}"))
     }
 }
 
@@ -153,15 +155,16 @@ fn hinted(cause: &str) -> String {
 }
 
 /// What a newcomer meets: words of the cause, and what to do. The first one counts.
-const HINTS: [(&str, &str); 22] = [
+const HINTS: [(&str, &str); 25] = [
+    ("'SENTINEL'", "that is no sentinel: is the port right? They listen on 26379 unless told otherwise"),
     ("WAITAOF", "--fsync needs Redis 7.2 or Valkey, and appendonly yes"),
     (
         "unknown command",
         "the server has not loaded the lockfence module: see loadmodule in lockfence's README",
     ),
     ("NOAUTH", LOGIN),
-    ("WRONGPASS", LOGIN),
-    ("uthentication", LOGIN),
+    ("uthentication required", LOGIN),
+    ("uthentication failed", "are user and password right? In a URL @ / : ? # % are written %40 and so on"),
     ("NOPERM", "this user may not do it: allow the command and the key with ACL SETUSER"),
     ("READONLY", "this is a replica: name its primary, or the sentinels that know it, redis+sentinel://"),
     ("WRONGTYPE", "something else than a lock is kept under that name: choose another name for the lock"),
@@ -180,7 +183,12 @@ const HINTS: [(&str, &str); 22] = [
     ("lookup address", "is the host's name right?"),
     ("onnection reset", SILENT_TLS),
     ("end of file", SILENT_TLS),
-    ("no connection within", "is the address right? It is redis:// without TLS, and rediss:// with it"),
+    ("no connection within", "it hangs, or the address is wrong: redis:// is without TLS, rediss:// with it"),
+    ("names no servers for some", "is that a cluster? For a single server write redis://"),
+    (
+        "did not parse",
+        "an address is like redis://host:6379; what is special in a password is written %40 and so on",
+    ),
     ("Parse error", "is that a Redis or Valkey server? Is the port right?"),
 ];
 const LOGIN: &str =

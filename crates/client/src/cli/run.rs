@@ -23,6 +23,9 @@ use crate::{escape, nodes, say, time};
 
 /// How long to wait for a lock to be given back before lockfence ends.
 const GIVE_BACK: Duration = Duration::from_secs(2);
+/// The same where it was not had. Servers that answer do so in that time; to others the order was sent, and what may be
+/// there ends with its ttl.
+const CALL_OFF: Duration = Duration::from_millis(500);
 /// How long to wait for the last servers of a quorum, once a majority has taken it back.
 const LAST_ONES: Duration = Duration::from_millis(250);
 
@@ -166,11 +169,11 @@ async fn acquire(client: &Lockfence, args: &Run, tell: &Tell, signals: &mut Sign
         }
         Ok(Err(error)) => {
             // What was won at a minority, or not vouched for.
-            client.settled(GIVE_BACK).await;
+            client.settled(CALL_OFF).await;
             Err(not_had(error, args, tell))
         }
         Err(signal) => {
-            client.settled(GIVE_BACK).await;
+            client.settled(CALL_OFF).await;
             tell.detail(&format!("called off by {signal}"));
             Ok(Got::Signal(signal))
         }

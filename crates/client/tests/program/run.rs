@@ -200,6 +200,15 @@ fn errors_say_what_to_do() {
             assert!(!ended.err.contains("sesame"), "{ended:?}");
         }
     }
+    let place = format!("127.0.0.1:{}", server.port());
+    for (address, code, hint) in [
+        ("http://localhost".to_owned(), 125, "an address is like redis://host:6379"),
+        (format!("redis+sentinel://{place}/main"), 119, "that is no sentinel"),
+        (format!("redis+cluster://{place}"), 119, "is that a cluster?"),
+        (format!("redis://who:sesame@{place}"), 119, "are user and password right?"),
+    ] {
+        end(at([address]).args(["ls", "--node-timeout", "2s"])).assert_code(code).assert_says(hint);
+    }
     let Some(primary) = crate::common::server() else { return };
     server.replicate_from(&primary);
     server.wait_in_sync(&primary);
