@@ -166,8 +166,8 @@ pub(crate) unsafe extern "C" fn free_delivery(ctx: *mut raw::RedisModuleCtx, del
     guard(|| unsafe { waiters::done_with(Ctx::new(ctx), *Box::from_raw(delivery.cast::<Delivery>())) });
 }
 
-/// The event loop's callback where the server does not tell commands apart.
-pub(crate) unsafe extern "C" fn forget_unlinked(_data: *mut c_void) {
+/// The callback of the timer at the end of a turn, where the server does not tell commands apart.
+pub(crate) unsafe extern "C" fn forget_unlinked(_ctx: *mut raw::RedisModuleCtx, _data: *mut c_void) {
     guard(|| state::with(|state| state.unlinked.clear()));
 }
 

@@ -8,7 +8,7 @@ use redis_module::raw;
 
 use crate::boundary::guard;
 use crate::config::{self, Config};
-use crate::server::{Ctx, Level, Name, api, missing, set_kinds};
+use crate::server::{Ctx, Level, Name, api, missing, prepare_to_forget, set_kinds};
 use crate::{clock, events, expiry, info, key_type, registration, state};
 
 /// Reports errors of reading instead of ending the server; async loading is fine: nothing is kept of a data set that
@@ -82,6 +82,7 @@ fn load(ctx: Ctx, words: &[&[u8]]) -> Result<(), String> {
     }
     // SAFETY: the context is that of the load.
     unsafe { api!(RedisModule_SetModuleOptions(ctx.raw(), OPTIONS)) };
+    prepare_to_forget(ctx);
     info::register(ctx);
     if !events::subscribe(ctx) {
         return Err("the server's events are refused".to_owned());

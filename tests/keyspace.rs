@@ -11,6 +11,8 @@
 
 mod common;
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{LONG_MS, SOON, info, number, owner, standing, stat_of, wait_queue, waiter};
@@ -512,6 +514,34 @@ server_tests! {
             cmd!(conn, "LOCK.BREAK", "L").no_err();
             assert!(cmd!(conn, "LOCK.ACQUIRE", "L", "next", LONG_MS).token() > new);
         }
+    }
+
+    /// A lock that an earlier command wrote over is forgotten when the next one comes, however soon and beside whatever
+    /// others.
+    fn a_lock_written_over_is_forgotten_by_the_next_command(kind: ServerKind) {
+        const ROUNDS: usize = 400;
+        let server = Server::start(kind);
+        let mut conn = server.connect();
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut other = server.connect();
+                while !over.load(Ordering::Relaxed) {
+                    cmd!(other, "PING").no_err();
+                }
+            });
+            let mut kept = 0;
+            for _ in 0..ROUNDS {
+                cmd!(conn, "DEL", "L", "old").no_err();
+                cmd!(conn, "LOCK.ACQUIRE", "old", "o", LONG_MS).token();
+                cmd!(conn, "LOCK.ACQUIRE", "L", "holder", LONG_MS).token();
+                cmd!(conn, "SET", "L", "data").ok();
+                cmd!(conn, "RENAME", "old", "L").ok();
+                kept += usize::from(owner(&mut conn, "L").as_deref() == Some("o"));
+            }
+            over.store(true, Ordering::Relaxed);
+            assert_eq!(kept, ROUNDS, "leases that arrived over data and were kept");
+        });
     }
 
     /// What a transaction decides that also pauses writes is told at once, or after the pause; the server lives.

@@ -1,8 +1,10 @@
 //! Whether two things happened during one and the same command, and what is done once it is over.
 
+use std::sync::atomic::{AtomicPtr, Ordering};
+
 use redis_module::raw;
 
-use super::{Ctx, api};
+use super::{Ctx, Timer, api};
 use crate::boundary::{command_done, forget_unlinked};
 
 /// Tells commands apart: when the command that is running began, by the server. The same number as long as it runs.
@@ -22,10 +24,26 @@ impl CommandTime {
     }
 }
 
-/// Has what is remembered for one command forgotten before the event loop's next turn.
+/// A context of no client's, for where the server gives none. Null on servers that tell commands apart.
+static DETACHED: AtomicPtr<raw::RedisModuleCtx> = AtomicPtr::new(std::ptr::null_mut());
+
+/// To be called once, at load, before [`forget_after_this_turn`].
+pub(crate) fn prepare_to_forget(ctx: Ctx) {
+    if !CommandTime::now().is_exact() {
+        // SAFETY: the context is that of the load; what comes back lives as long as the module.
+        let detached = unsafe { api!(RedisModule_GetDetachedThreadSafeContext(ctx.raw())) };
+        DETACHED.store(detached, Ordering::Relaxed);
+    }
+}
+
+/// Has what is remembered for one command forgotten at the end of the event loop's turn, by a timer that is due at once:
+/// timers come after all commands of a turn. (What is given to the event loop comes in the next turn, among its commands.)
 pub(crate) fn forget_after_this_turn() {
-    // SAFETY: the callback takes no data.
-    unsafe { api!(RedisModule_EventLoopAddOneShot(Some(forget_unlinked), std::ptr::null_mut())) };
+    let detached = DETACHED.load(Ordering::Relaxed);
+    if !detached.is_null() {
+        // SAFETY: it is a context, see above.
+        Timer::start(unsafe { Ctx::new(detached) }, 0, Some(forget_unlinked));
+    }
 }
 
 /// Has what has arrived told once the command that is running is done (all of its transaction or script, if it is in
