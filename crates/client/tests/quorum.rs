@@ -204,3 +204,32 @@ fn the_node_of_the_queue_is_released_last() {
     let first: Vec<NodeId> = sent_to(|| give_back.effect()).into_iter().map(|(_, node)| node).collect();
     assert_eq!(first, [NodeId(0), NodeId(2)]);
 }
+
+/// Something on the way may drop the connection of a WAIT without a word to either side, and the node's keep-alive end it
+/// there. The node is reachable, and knows of nobody who waits.
+#[test]
+fn a_wait_that_the_node_knows_nothing_of_is_asked_for_again() {
+    for waiters in [0, 1] {
+        let mut story = Story::new();
+        let (settings, order) = (Story::settings(), vec![NodeId(0)]);
+        let mut attempt = story.turn(|turn| Attempt::start(settings, order, Patience::Forever, 0, turn));
+        let taken = |waiters| Reply::Standing(Standing { waiters, ttl_ms: 9_000, ..Standing::default() });
+        let (first, _) = sent(|| attempt.effect()).pop().unwrap();
+        story.turn(|turn| attempt.on_reply(turn, first, taken(0)));
+        let (wait, _) = sent(|| attempt.effect()).pop().unwrap();
+        story.at = attempt.deadline().unwrap();
+        story.turn(|turn| attempt.on_time(turn));
+        let (probe, _) = sent(|| attempt.effect()).pop().unwrap();
+        story.turn(|turn| attempt.on_reply(turn, probe, taken(waiters)));
+        let effects: Vec<Effect> = std::iter::from_fn(|| attempt.effect()).collect();
+        if waiters > 0 {
+            assert_eq!(effects, []);
+            continue;
+        }
+        let [Effect::Abandon(id), Effect::GiveBack(_), Effect::Send { command, .. }] = &effects[..] else {
+            panic!("{effects:?}")
+        };
+        assert_eq!(*id, wait);
+        assert!(matches!(command, Command::Acquire { wait_ms: Some(0), .. }), "{command:?}");
+    }
+}

@@ -141,6 +141,7 @@ server_tests! {
         let usual = if kind == ServerKind::Redis70 { 8 } else { 4 };
         let seconds = number("LOCKFENCE_LIVE_SECONDS").unwrap_or(usual);
         let seed = number("LOCKFENCE_LIVE_SEED").unwrap_or(1);
+        println!("{kind}, {seconds} s, seed {seed}: begins"); // whoever panics in it leaves no other line
         let outcome = contend(kind, seconds, seed);
         let report = report(kind, seconds, seed, &outcome);
         println!("{report}");

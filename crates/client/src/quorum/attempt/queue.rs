@@ -91,6 +91,7 @@ impl Attempt {
             Reply::Failed(failure) if failure.kind != FailureKind::Refused => {
                 self.missed(turn, failure.clone())
             }
+            Reply::Standing(standing) if standing.waiters == 0 => self.queue_elsewhere(turn),
             Reply::Standing(_) | Reply::Done(_) | Reply::Failed(_) => {
                 queued.probe = None;
                 queued.misses = 0;
@@ -140,11 +141,19 @@ impl Attempt {
     /// The queue node is of no use any more: the next one in the order takes its place.
     pub(super) fn leave_queue(&mut self, turn: &mut Turn<'_>, failure: Failure) {
         let Phase::Queued(queued) = &self.phase else { return };
+        let node = queued.node;
+        self.reachable[node] = false;
+        self.failures[node] = Some(failure);
+        self.queue_elsewhere(turn);
+    }
+
+    /// This place in the queue is none any more: the queue node is gone, or knows of nobody who waits. A connection may be
+    /// lost without a word, and only one side learn of it.
+    fn queue_elsewhere(&mut self, turn: &mut Turn<'_>) {
+        let Phase::Queued(queued) = &self.phase else { return };
         let (node, owner) = (queued.node, queued.owner);
         self.abandon(queued.id);
-        self.reachable[node] = false;
         self.waiters[node] = 0;
-        self.failures[node] = Some(failure);
         let traces = self.trace_at(node);
         self.give_back(owner, &traces, turn.mono());
         self.queue(turn);
