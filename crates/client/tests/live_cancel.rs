@@ -296,6 +296,44 @@ server_tests! {
         });
     }
 
+    /// Waits that are called off just as the lock is handed over to them: what is said to be settled is.
+    fn waits_that_are_called_off_at_a_hand_over(kind: ServerKind) {
+        const LOCKS: u64 = 60;
+        let nodes = Nodes::start(kind);
+        let names: Vec<String> = (0..LOCKS).map(|n| format!("lock:{n}")).collect();
+        run(async {
+            let (locks, other) = (nodes.direct(), nodes.direct());
+            let mut pairs = Vec::new();
+            for name in names.clone() {
+                let (held, locks) = (get(&other, &name).await.unwrap(), locks.clone());
+                nodes.only_the_holder_left(&name); // who has the queue node need not wait there
+                pairs.push((held, tokio::spawn(async move { get(&locks, &name).await })));
+            }
+            for name in &names {
+                wait_until("a waiter", LONG, || nodes.somebody_waits(name), |waits| *waits);
+            }
+            let ended = pairs.into_iter().zip(0..).map(|((held, task), n)| {
+                let release = async move {
+                    tokio::time::sleep(Duration::from_micros(n % 30 * 100)).await;
+                    held.release().await
+                };
+                let call_off = async move {
+                    tokio::time::sleep(Duration::from_micros(1_500)).await;
+                    drop(dropped(task).await);
+                };
+                tokio::spawn(async move { tokio::join!(release, call_off) })
+            });
+            for pair in ended.collect::<Vec<_>>() {
+                assert_eq!(pair.await.unwrap().0, Released::Ended);
+            }
+            assert!(locks.settled(SOON).await && other.settled(SOON).await);
+            for name in &names {
+                let holders = nodes.info(name, "holders");
+                assert!(holders.iter().flatten().all(|count| count == "0"), "{name}: {holders:?}");
+            }
+        });
+    }
+
     /// `with_lock`, at each poll and with each message held back: before, in and after its body.
     fn with_lock_at_each_point(kind: ServerKind) {
         let nodes = Nodes::start(kind);
