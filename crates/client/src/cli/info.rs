@@ -56,13 +56,13 @@ impl Look {
         let states = self.states();
         let several = self.answers.len() > 1;
         if states.iter().any(|state| state.holders > 1) {
-            push(&mut text, &holders(&self.answers, several));
+            push(&mut text, holders(&self.answers, several));
         }
         if states.iter().any(|state| !state.waiter_list.is_empty()) {
-            push(&mut text, &waiters(&self.answers, several));
+            push(&mut text, waiters(&self.answers, several));
         }
         if several {
-            push(&mut text, &at_nodes(&self.answers));
+            push(&mut text, at_nodes(&self.answers));
         }
         text
     }
@@ -88,7 +88,7 @@ fn summary(lock: &Merged<'_>) -> String {
     text
 }
 
-fn push(text: &mut String, table: &comfy_table::Table) {
+fn push(text: &mut String, table: comfy_table::Table) {
     text.push('\n');
     text.push_str(&table::text(table));
 }

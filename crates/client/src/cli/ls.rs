@@ -19,7 +19,7 @@ pub(crate) async fn run(args: &List) -> Result<u8, Failed> {
     if args.json {
         say::print(&json::text(&look.json(), true))?;
     } else if look.answers.iter().any(|node| node.answer.is_ok()) {
-        say::print(&table::text(&look.table()))?;
+        say::print(&table::text(look.table()))?;
     }
     look.verdict()?;
     Ok(0)

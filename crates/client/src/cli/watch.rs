@@ -2,7 +2,9 @@
 
 use std::io::{self, IsTerminal as _, Write as _};
 
-use crossterm::terminal::{self, Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen};
+use crossterm::terminal::{
+    self, Clear, ClearType, DisableLineWrap, EnableLineWrap, EnterAlternateScreen, LeaveAlternateScreen,
+};
 use crossterm::{cursor, execute, queue};
 use lockfence_client::admin::Admin;
 use nix::sys::signal::Signal;
@@ -85,7 +87,7 @@ fn print(look: &Look, as_json: bool, first: bool) -> Result<u8, Failed> {
         say::print(&json::text(&look.json(), false))?;
     } else {
         let between = if first { "" } else { "\n" };
-        say::print(&format!("{between}{}", table::text(&look.table())))?;
+        say::print(&format!("{between}{}", table::text(look.table())))?;
     }
     Ok(tell(look))
 }
@@ -100,17 +102,16 @@ struct Screen;
 
 impl Screen {
     fn open() -> io::Result<Self> {
-        execute!(io::stdout(), EnterAlternateScreen, cursor::Hide)?;
+        // A line that is too long is cut: one that went on below would push the first ones out.
+        execute!(io::stdout(), EnterAlternateScreen, DisableLineWrap, cursor::Hide)?;
         Ok(Self)
     }
 
     /// Draws over what is there: clearing all of it first would flicker.
     fn draw(&self, look: &Look, args: &Watch) -> Result<(), Failed> {
-        let (width, height) = terminal::size()?;
-        let mut table = look.table();
-        table::fit(&mut table, width);
+        let (_, height) = terminal::size()?;
         let mut lines = vec![format!("every {}; Ctrl-C ends", time::shown(args.interval)), String::new()];
-        lines.extend(table::text(&table).lines().map(str::to_owned));
+        lines.extend(table::text(look.table()).lines().map(str::to_owned));
         let silent = look.silent();
         lines.extend(silent.iter().map(|node| say::without_passwords(&exit::at_node(node))));
         let mut out = io::stdout().lock();
@@ -131,6 +132,6 @@ impl Screen {
 impl Drop for Screen {
     fn drop(&mut self) {
         // Where the terminal is gone there is nothing to bring back.
-        let _ = execute!(io::stdout(), cursor::Show, LeaveAlternateScreen);
+        let _ = execute!(io::stdout(), cursor::Show, EnableLineWrap, LeaveAlternateScreen);
     }
 }
