@@ -193,6 +193,10 @@ fn look_at_next_record(ctx: Ctx, may_drop: bool) -> bool {
             state.file(due.db, &due.key, record, now);
             return false;
         }
+        if !state.issuer.covers(&record.lock, now) {
+            state.file_much_later(due.db, &due.key, record, now);
+            return false;
+        }
         state.stats.idle_dropped = state.stats.idle_dropped.saturating_add(1);
         true
     });

@@ -160,6 +160,11 @@ impl State {
         }
     }
 
+    /// Files it again where it is idle and must stay.
+    pub(crate) fn file_much_later(&mut self, db: u32, key: &[u8], record: &mut LockRecord, now: Now) {
+        record.lock.filed = self.wheel.file(db, key, now.mono.plus_us(LOOK_AGAIN_US));
+    }
+
     fn idle_from(&self, record: &LockRecord, now: Now) -> Instant {
         if self.replica && !planted::is(Bug::ReplicaExpires) {
             return now.mono.plus_us(LOOK_AGAIN_US);

@@ -291,6 +291,26 @@ server_tests! {
         assert!(cmd!(conn, "LOCK.ACQUIRE", "lock", "b", LONG_MS).token() > token);
     }
 
+    /// The same with a clock that is years back (a machine that has lost it), and a lock that is deleted then: what this
+    /// server has issued it knows by itself.
+    fn a_restart_at_a_clock_set_back_by_years_forgets_no_token(kind: ServerKind) {
+        let with = |appendonly| move |builder: ServerBuilder| builder.arg("appendonly", appendonly).arg("appendfsync", "always");
+        for appendonly in ["no", "yes"] {
+            let shifted = Shifted::start(kind, with(appendonly));
+            let mut conn = shifted.server.connect();
+            let token = cmd!(conn, "LOCK.ACQUIRE", "lock", "a", LONG_MS).token();
+            if appendonly == "no" {
+                cmd!(conn, "SAVE").ok();
+            }
+            shifted.restart_at(-10 * 365 * 24 * HOUR_S);
+            let mut conn = shifted.server.connect();
+            assert_eq!(info(&mut conn, "lock").field("token").token(), token);
+            assert_eq!(cmd!(conn, "DEL", "lock").int(), 1);
+            let next = cmd!(conn, "LOCK.ACQUIRE", "lock", "b", LONG_MS).token();
+            assert!(next > token, "appendonly {appendonly}: {next} after {token}");
+        }
+    }
+
     /// Guarantees "Time": a restart at a clock an hour ahead ends leases (their wall-clock end is past), never revives.
     fn a_restart_at_a_clock_ahead_ends_leases(kind: ServerKind) {
         let persistent = |builder: ServerBuilder| builder.arg("appendonly", "yes").arg("appendfsync", "always");

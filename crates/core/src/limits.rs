@@ -12,7 +12,7 @@ pub const TTL_MS_MAX: u64 = 365 * 24 * 60 * 60 * 1000;
 /// Largest `LIMIT n`.
 pub const HOLDERS_MAX: u32 = 1_000_000;
 
-/// How far ahead of base a proposal (MINTOKEN) may be, and how far a record that is read may raise *high*: 10 s, in µs.
+/// How far ahead of base a proposal (MINTOKEN) may be: 10 s, in µs.
 pub const PROPOSAL_AHEAD_US: u64 = 10_000_000;
 
 /// How far the restart floor is put ahead of what is known at a start, a load or a promotion: 30 s, in µs.
@@ -22,9 +22,18 @@ pub const FLOOR_MARGIN_US: u64 = 30_000_000;
 /// What is counted at most of the time since a floor was raised: 1 h, in µs.
 pub const FLOOR_AGE_US: u64 = 60 * 60 * 1_000_000;
 
-/// How far ahead of base a grant may raise *high*: 365 days, in µs. A grant on a crafted record (RESTORE) may carry
-/// any number; what it can take away from all other locks is bounded by this.
-pub const ISSUED_AHEAD_US: u64 = 365 * 24 * 60 * 60 * 1_000_000;
+/// How far ahead of base a record that is read may raise *high*: 60 s, in µs. A slot may come from a server that has just
+/// started (its floor is 30 s ahead), that has accepted a proposal (10 s), and whose clock is 20 s ahead.
+pub const LOADED_AHEAD_US: u64 = FLOOR_MARGIN_US + PROPOSAL_AHEAD_US + 20_000_000;
+
+/// How far a grant may raise *high* in one leap: half of all numbers, as µs the year 2112. A grant on a crafted record
+/// (RESTORE) may carry any number; it must leave enough to all other locks. No cap that depends on the clock: one that is
+/// set back by years must not hide what was issued.
+pub const LEAP_MAX: u64 = 1 << 52;
+
+/// How far *high* and the floor that a server has written itself (RDB aux data, effects) may raise its own: a quarter of
+/// all numbers is left where a file was damaged. By the rules both go little above [`LEAP_MAX`].
+pub const RESTORED_MAX: u64 = LEAP_MAX + LEAP_MAX / 2;
 
 /// `lockfence.quarantine-ms`: default and highest value (0 is off).
 pub const QUARANTINE_MS_DEFAULT: u64 = 0;

@@ -125,15 +125,26 @@ impl Issuer {
     /// [`Refusal::ProposalTooFarAhead`].
     pub fn admit(&self, proposed: Option<Token>, counter: u64, now: Now) -> Result<(), Refusal> {
         let Some(proposed) = proposed else { return Ok(()) };
-        let base = match self.source {
-            TokenSource::Clock => self.base(now),
-            TokenSource::Dense => self.high,
-        };
-        let highest = base.saturating_add(limits::PROPOSAL_AHEAD_US).max(counter);
+        let highest = self.proposals_from(now).saturating_add(limits::PROPOSAL_AHEAD_US).max(counter);
         if proposed.get() > highest {
             return Err(Refusal::ProposalTooFarAhead { proposed, highest });
         }
         Ok(())
+    }
+
+    /// What proposals are measured from.
+    fn proposals_from(&self, now: Now) -> u64 {
+        match self.source {
+            TokenSource::Clock => self.base(now),
+            TokenSource::Dense => self.high,
+        }
+    }
+
+    /// Whether `lock`'s record may go without a trace: whoever gets that name next is above its counter all the same. A
+    /// record that was issued elsewhere may be ahead of all that this server would issue.
+    #[must_use]
+    pub fn covers(&self, lock: &Lock, now: Now) -> bool {
+        self.next(&Lock::default(), None, now).is_ok_and(|anew| anew.get() > lock.counter)
     }
 
     /// Takes note of a token that was issued here.
@@ -151,26 +162,32 @@ impl Issuer {
 
     fn fold(&mut self, token: u64, now: Now) {
         self.latest = self.latest.max(now.wall.micros());
-        let cap = self.base_of_caps(now).saturating_add(limits::ISSUED_AHEAD_US).min(limits::TOKEN_MAX);
-        self.high = self.high.max(token.min(cap));
+        self.high = self.high.max(token.min(self.leap(now)));
     }
 
-    /// Takes note of a counter in a record that was read: it raises *high* at most to base + 10 s, so that a crafted
+    /// How far one grant may raise *high*: as far as a grant can go that follows the rule, whatever *high* is. A lock
+    /// without a record gets *high* + 1: were that not counted, it would be issued again.
+    fn leap(&self, now: Now) -> u64 {
+        let proposed = self.proposals_from(now).max(self.base_of_caps(now));
+        let proposed = proposed.saturating_add(limits::PROPOSAL_AHEAD_US);
+        limits::LEAP_MAX.max(proposed).max(self.high.saturating_add(1)).min(limits::TOKEN_MAX)
+    }
+
+    /// Takes note of a counter in a record that was read: it raises *high* at most to base + 60 s, so that a crafted
     /// payload cannot use up everybody's numbers.
     pub fn loaded(&mut self, counter: u64, now: Now) {
         if planted::is(Bug::HighNotRaised) {
             return;
         }
         self.latest = self.latest.max(now.wall.micros());
-        let cap = self.base_of_caps(now).saturating_add(limits::PROPOSAL_AHEAD_US).min(limits::TOKEN_MAX);
+        let cap = self.base_of_caps(now).saturating_add(limits::LOADED_AHEAD_US).min(limits::TOKEN_MAX);
         self.high = self.high.max(counter.min(cap));
     }
 
     /// Takes over what another incarnation of this server's data knew (the aux part of an RDB file).
     pub fn restored(&mut self, high: u64, floor: Floor, now: Now) {
         self.latest = self.latest.max(now.wall.micros());
-        let cap = self.base_of_caps(now).saturating_add(limits::ISSUED_AHEAD_US).min(limits::TOKEN_MAX);
-        self.high = self.high.max(high.min(cap));
+        self.high = self.high.max(high.min(limits::RESTORED_MAX));
         self.learn_floor(floor, now);
     }
 
@@ -180,8 +197,7 @@ impl Issuer {
             return;
         }
         let wall = now.wall.micros();
-        let cap = wall.max(self.latest).saturating_add(limits::ISSUED_AHEAD_US).min(limits::TOKEN_MAX);
-        let floor = Floor { token: floor.token.min(cap), raised_at: floor.raised_at };
+        let floor = Floor { token: floor.token.min(limits::RESTORED_MAX), raised_at: floor.raised_at };
         if floor.end(wall) > self.used_floor.end(wall) {
             self.used_floor = floor;
         }

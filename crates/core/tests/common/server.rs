@@ -232,7 +232,8 @@ impl Server {
         let Some(mut record) = self.records.remove(&at) else { return };
         let idle = record.lock.free_since(now.mono).is_some_and(|at| now.mono.since_ms(at) >= IDLE_TTL_MS);
         if record.lock.filed == filed {
-            if idle && self.room.queue(at.db, &at.bytes()).is_none() {
+            let may_go = idle && self.issuer.covers(&record.lock, now);
+            if may_go && self.room.queue(at.db, &at.bytes()).is_none() {
                 self.dropped.push(at);
                 self.sent.push(Sent::Del(at));
                 return;
