@@ -43,7 +43,7 @@ impl Token {
 }
 
 /// How many may hold a lock at once.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Mode {
     /// One holder.
     #[default]

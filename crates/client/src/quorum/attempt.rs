@@ -31,7 +31,7 @@ use super::{
 use crate::owner::Owner;
 
 /// How long to wait for a lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Patience {
     /// Not at all.
     None,
@@ -42,7 +42,7 @@ pub enum Patience {
 }
 
 /// A lock that was won.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Grant {
     /// Whose it is.
     pub owner: OwnerId,
@@ -62,7 +62,7 @@ pub struct Grant {
 }
 
 /// How an attempt ended.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
     /// The lock is held.
     Won(Grant),
@@ -76,7 +76,7 @@ pub enum Outcome {
     Cancelled,
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Phase {
     Trying(Round),
     Pausing(Instant),
@@ -86,7 +86,7 @@ enum Phase {
 }
 
 /// A place in the queue of one node.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Queued {
     node: NodeId,
     owner: OwnerId,
@@ -98,7 +98,7 @@ struct Queued {
 }
 
 /// The head of the queue: `node` has granted, the others are asked.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Head {
     node: NodeId,
     owner: OwnerId,
@@ -119,7 +119,7 @@ enum Place {
 }
 
 /// An attempt to get a lock.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Attempt {
     settings: Settings,
     order: Vec<NodeId>,

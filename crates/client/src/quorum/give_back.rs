@@ -16,7 +16,7 @@ use super::{
 const REFUSALS_ENOUGH: u32 = 2;
 
 /// What an owner may have at a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Trace {
     /// Nothing: it never asked, or was refused.
     Nothing,
@@ -26,7 +26,7 @@ pub enum Trace {
     Unknown,
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum State {
     /// Nothing to do.
     Clear,
@@ -36,7 +36,7 @@ enum State {
     Asked { id: SendId, by: Instant },
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Place {
     state: State,
     /// Whether the ACQUIRE may still be on its way.
@@ -50,7 +50,7 @@ struct Place {
 }
 
 /// The giving back of one owner's leases.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct GiveBack {
     settings: Settings,
     owner: OwnerId,

@@ -27,7 +27,7 @@ use super::{
 use crate::owner::Owner;
 
 /// Why a lock was lost.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Loss {
     /// Its time ran out: it was not renewed, or this program stood still.
     Expired,
@@ -45,7 +45,7 @@ pub enum Loss {
     NoQuorum(PerNode<Option<Failure>>),
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Phase {
     Held,
     /// Too few unbroken nodes are left; until then, why is asked for.
@@ -54,7 +54,7 @@ enum Phase {
 }
 
 /// How a lock is held.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Terms {
     /// Whether it is renewed.
     pub renew: bool,
@@ -63,7 +63,7 @@ pub struct Terms {
 }
 
 /// A lock that is held.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Hold {
     settings: Settings,
     /// The queue node, and those that would take its place.

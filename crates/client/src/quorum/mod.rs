@@ -94,7 +94,7 @@ impl fmt::Display for OwnerId {
 pub struct SendId(pub u64);
 
 /// A request to one node, about the machine's lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Command {
     /// `LOCK.ACQUIRE lock owner ttl [WAIT …] [MINTOKEN …] WITHINFO`
     Acquire {
@@ -123,7 +123,7 @@ pub enum Command {
 }
 
 /// What a machine wants done.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Effect {
     /// Send `command` to `node`. After `answer_by` the machine counts it as unanswered by itself; whoever carries it
     /// out may give up then, too.
@@ -144,7 +144,7 @@ pub enum Effect {
 }
 
 /// What came back.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Reply {
     /// ACQUIRE: granted, with that token.
     Granted {
@@ -160,7 +160,7 @@ pub enum Reply {
 }
 
 /// Who stands in the way at one node.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Standing {
     /// The holder; the first of several.
     pub owner: Option<Owner>,
@@ -173,7 +173,7 @@ pub struct Standing {
 }
 
 /// Why a node gave no answer that counts.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Failure {
     /// Which kind: decides what is done next.
     pub kind: FailureKind,
@@ -194,7 +194,7 @@ impl Failure {
 }
 
 /// The kinds of failure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FailureKind {
     /// It never left: the node could not be reached.
     NotSent,
@@ -220,7 +220,7 @@ impl FailureKind {
 }
 
 /// What all machines of one lock go by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Settings {
     /// How many nodes there are.
     pub nodes: usize,

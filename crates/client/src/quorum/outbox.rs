@@ -7,7 +7,7 @@ use lockfence_core::clock::Instant;
 use super::give_back::GiveBack;
 use super::{Command, Effect, NodeId, SendId};
 
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Outbox {
     next: u64,
     effects: VecDeque<Effect>,

@@ -7,7 +7,7 @@ use core::ops::{Index, IndexMut};
 pub struct NodeId(pub usize);
 
 /// A value for each node.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PerNode<T>(Vec<T>);
 
 impl<T> PerNode<T> {

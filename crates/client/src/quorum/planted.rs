@@ -2,7 +2,7 @@
 //! `planted`, which no release build may turn on.
 
 /// A bug of the protocol.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Bug {
     /// The lock counts as held as soon as a majority granted, whatever their tokens.
     NoConfirm,
@@ -31,7 +31,7 @@ pub enum Bug {
 }
 
 /// Which bug is planted: none, in a build without the feature.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Planted {
     #[cfg(feature = "planted")]
     bug: Option<Bug>,

@@ -19,7 +19,7 @@ use super::{
 };
 
 /// How a round stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verdict {
     /// Not decided.
     Pending,
@@ -35,7 +35,7 @@ pub enum Verdict {
 }
 
 /// What one node has said so far.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Ballot {
     /// Asked to grant.
     Asked {
@@ -68,7 +68,7 @@ pub enum Ballot {
 }
 
 /// A round.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Round {
     settings: Settings,
     owner: OwnerId,

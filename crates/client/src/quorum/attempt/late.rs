@@ -10,7 +10,7 @@ use crate::quorum::round::{Ballot, Round};
 use crate::quorum::{Failure, NodeId, OwnerId, PerNode, Reply, SendId, Turn};
 
 /// An ACQUIRE without an answer so far.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Late {
     id: SendId,
     node: NodeId,

@@ -5,7 +5,7 @@ use lockfence_core::clock::Instant;
 use crate::owner::Owner;
 use crate::quorum::{Failure, SendId};
 
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Lease {
     /// Held since that prolongation, proven until then.
     Held { since: u64, proven: Instant },
@@ -13,21 +13,21 @@ pub(super) enum Lease {
     Missing,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Ask {
     Extend,
     TopUp,
     Look,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Open {
     pub(super) id: SendId,
     pub(super) ask: Ask,
     pub(super) sent: Instant,
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Place {
     pub(super) lease: Lease,
     pub(super) open: Vec<Open>,
