@@ -96,6 +96,14 @@ impl Story {
     }
 }
 
+/// The requests of the next renewal of a lock on three nodes.
+fn renewals(story: &mut Story, hold: &mut Hold) -> [SendId; 3] {
+    story.at = hold.deadline().unwrap();
+    story.turn(|turn| hold.on_time(turn));
+    let ids: Vec<SendId> = sent_to(|| hold.effect()).into_iter().map(|(id, _)| id).collect();
+    ids.try_into().unwrap()
+}
+
 /// The requests, and where to.
 fn sent_to(effect: impl FnMut() -> Option<Effect>) -> Vec<(SendId, NodeId)> {
     let send = |effect| if let Effect::Send { id, node, .. } = effect { Some((id, node)) } else { None };
@@ -231,5 +239,53 @@ fn a_wait_that_the_node_knows_nothing_of_is_asked_for_again() {
         };
         assert_eq!(*id, wait);
         assert!(matches!(command, Command::Acquire { wait_ms: Some(0), .. }), "{command:?}");
+    }
+}
+
+/// Three nodes, two renewals under way, and then all leases are broken. What the nodes said before is told late, and in
+/// between two of them are asked for the lease again: together they prove nothing of the time before.
+#[test]
+fn what_was_told_late_does_not_make_a_node_that_was_asked_again_count() {
+    let mut story = Story::new();
+    let (settings, order) = (Settings::new(3, 12_000), (0..3).map(NodeId).collect::<Vec<_>>());
+    let mut attempt = story.turn(|turn| Attempt::start(settings, order.clone(), Patience::None, 0, turn));
+    for (id, _) in sent_to(|| attempt.effect()) {
+        story.turn(|turn| attempt.on_reply(turn, id, Reply::Granted { token: TOKEN }));
+    }
+    let Some(Outcome::Won(grant)) = attempt.outcome() else { panic!("{attempt:?}") };
+    let terms = Terms { renew: true, hold_until: None };
+    let mut hold = story.turn(|turn| Hold::new(settings, order, &grant, terms, turn));
+    for third in [Reply::Granted { token: TOKEN }, Reply::Done(true)] {
+        // The third node's grant came after the lock was won: it is asked again, and counts from then on.
+        for (id, reply) in
+            renewals(&mut story, &mut hold).into_iter().zip([Reply::Done(true), Reply::Done(true), third])
+        {
+            story.turn(|turn| hold.on_reply(turn, id, reply));
+        }
+    }
+    let [_, early_1, early_2] = renewals(&mut story, &mut hold);
+    let [late_0, late_1, late_2] = renewals(&mut story, &mut hold);
+    let broken_at = story.at;
+    story.at = story.at.plus_ms(1);
+    let mut tell = |hold: &mut Hold, id, reply| story.turn(|turn| hold.on_reply(turn, id, reply));
+
+    tell(&mut hold, late_0, Reply::Done(false));
+    let [(again, NodeId(0))] = sent_to(|| hold.effect())[..] else { panic!("{hold:?}") };
+    tell(&mut hold, again, Reply::Granted { token: TOKEN + 1 });
+    tell(&mut hold, early_1, Reply::Done(true));
+    tell(&mut hold, early_2, Reply::Done(true));
+    tell(&mut hold, late_1, Reply::Done(false));
+    for (again, _) in sent_to(|| hold.effect()) {
+        tell(&mut hold, again, Reply::Granted { token: TOKEN + 1 });
+    }
+    tell(&mut hold, late_2, Reply::Done(true));
+    while let Some(at) = hold.deadline() {
+        story.at = at;
+        story.turn(|turn| hold.on_time(turn));
+        for (id, node) in sent_to(|| hold.effect()) {
+            story.turn(|turn| hold.on_reply(turn, id, Reply::Done(node != NodeId(2))));
+        }
+        let until = hold.valid_until(story.at);
+        assert!(until.is_none_or(|until| until <= settings.lease_end(broken_at)), "{hold:?}");
     }
 }

@@ -6,7 +6,8 @@
 //! # Unbroken
 //! Validity is prolonged only by a majority of nodes whose lease is **unbroken since the prolongation before**: any
 //! other majority could have been somebody else's in between. A node that lost the lease is topped up with ACQUIRE, and
-//! counts again after the next prolongation. Where too few unbroken nodes are left the lock is lost at once.
+//! counts again once a prolongation was asked for after that: one that was asked for before may be told late, by nodes
+//! that have lost the lease since. Where too few unbroken nodes are left the lock is lost at once.
 //!
 //! It must never act on a reply that came after the validity was over, and never change the token.
 
@@ -72,8 +73,8 @@ pub struct Hold {
     token: u64,
     terms: Terms,
     valid_until: Instant,
-    /// Counts prolongations; see the module's head.
-    epoch: u64,
+    /// When the last prolongation was asked for; see the module's head.
+    asked_at: Instant,
     places: PerNode<Place>,
     round_started: Instant,
     renew_at: Option<Instant>,
@@ -92,7 +93,7 @@ impl Hold {
     ) -> Self {
         let place = |node| Place {
             lease: match grant.won[node] {
-                Trace::Lease => Lease::Held { since: 0, proven: grant.valid_until },
+                Trace::Lease => Lease::Held { since: None, proven: grant.valid_until },
                 Trace::Nothing | Trace::Unknown => Lease::Missing,
             },
             open: Vec::new(),
@@ -110,7 +111,7 @@ impl Hold {
             token: grant.token,
             terms,
             valid_until: grant.valid_until,
-            epoch: 1,
+            asked_at: grant.started,
             places: PerNode::new(settings.nodes, place),
             round_started: grant.started,
             renew_at: None,
@@ -216,7 +217,7 @@ impl Hold {
             }
             (Ask::TopUp, Reply::Granted { .. }) if proves => place.prove(proven),
             (Ask::TopUp, Reply::Granted { .. }) => {
-                place.lease = Lease::Held { since: self.epoch, proven: open.sent };
+                place.lease = Lease::Held { since: Some(turn.mono()), proven: open.sent };
                 place.loose = false;
                 place.named = None;
                 // It counts after the next prolongation.
@@ -262,7 +263,7 @@ impl Hold {
     /// What the nodes that are unbroken since the last prolongation have proven.
     fn unbroken(&self) -> impl Iterator<Item = Instant> {
         self.places.iter().filter_map(|(_, place)| match place.lease {
-            Lease::Held { since, proven } if since < self.epoch => Some(proven),
+            Lease::Held { since, proven } if since < Some(self.asked_at) => Some(proven),
             Lease::Held { .. } | Lease::Missing => None,
         })
     }
@@ -271,10 +272,11 @@ impl Hold {
         let mut proven: Vec<Instant> = self.unbroken().collect();
         proven.sort_unstable_by(|one, other| other.cmp(one));
         let by_majority = self.settings.majority().checked_sub(1).and_then(|last| proven.get(last));
-        let Some(until) = by_majority.map(|until| self.capped(*until)) else { return };
+        let Some(proven) = by_majority.copied() else { return };
+        let until = self.capped(proven);
         if until > self.valid_until {
             self.valid_until = until;
-            self.epoch = self.epoch.saturating_add(1);
+            self.asked_at = self.settings.asked_at(proven);
             self.renew_at = self.renew_at.map(|_| self.next_renewal(turn));
         }
     }

@@ -272,6 +272,11 @@ impl Settings {
         asked.plus_us(ttl_us.saturating_sub(ttl_us / 100).saturating_sub(2_000))
     }
 
+    /// When a lease was asked for that must be taken as over at `end`.
+    fn asked_at(&self, end: Instant) -> Instant {
+        end.minus_us(self.lease_end(end).since_us(end))
+    }
+
     /// What to propose: a little ahead of the wall clock, and above what a majority has been seen at.
     fn proposal(&self, now: Now, seen: u64) -> u64 {
         let ahead = now.wall.micros().saturating_add(self.lead_us);

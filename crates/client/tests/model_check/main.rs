@@ -174,7 +174,7 @@ fn a_node_forgets_and_grants_at_once() {
 #[test]
 fn a_lock_is_broken() {
     holds("LOCK.BREAK at a node", Setup { chances: BREAK, ..AT_ONCE_ONE_BELOW }, &[BOTH, CONFIRMS], 180_000);
-    holds("LOCK.BREAK everywhere", RENEWS_BROKEN, &[PROLONGS], 65_000);
+    holds("LOCK.BREAK everywhere", RENEWS_BROKEN, &[PROLONGS], 60_000);
 }
 
 #[test]

@@ -7,8 +7,8 @@ use crate::quorum::{Failure, SendId};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Lease {
-    /// Held since that prolongation, proven until then.
-    Held { since: u64, proven: Instant },
+    /// Held since then, or from the beginning; proven until then.
+    Held { since: Option<Instant>, proven: Instant },
     /// Not held, as far as is known.
     Missing,
 }
