@@ -59,7 +59,8 @@ pub(crate) fn settle(ctx: Ctx, event: &[u8], name: Name<'_>) {
     expiry::arm(ctx, now.mono);
 }
 
-/// A key has gone for good: what arrives there later, in a command of its own, finds nothing standing.
+/// A key has gone for good: what arrives there later, in a command of its own, finds nothing standing. (Where the server
+/// names another database here, see [`Key::db`], the record is remembered until its command, or the turn, is over.)
 pub(crate) fn forget(ctx: Ctx, name: Name<'_>) {
     let (db, key) = (ctx.db(), name.bytes());
     state::with(|state| state.unlinked.retain(|old| old.db != db || old.key != key));

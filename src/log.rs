@@ -14,7 +14,8 @@ const SECOND_MS: u64 = 1_000;
 pub(crate) enum About {
     /// A record that cannot be read: whoever may RESTORE causes it.
     Unreadable,
-    /// LOCK.BREAK. Whoever breaks the locks of one worker is to find all of them in the log.
+    /// LOCK.BREAK, so that an operator finds in the log who did it. No audit trail: beyond so many a second they are
+    /// counted only.
     Break,
     /// An eviction policy that may take locks.
     Eviction,

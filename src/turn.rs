@@ -15,6 +15,10 @@ use crate::server::{Blocked, Ctx, Key, Slot};
 use crate::state::{self, State};
 use crate::{expiry, waiters};
 
+/// After a turn whoever could be served has been. A queue is not looked at again sooner than after this, so that nothing
+/// can keep the timer busy: 1 ms.
+const LOOK_SOONEST_MS: u64 = 1;
+
 /// Takes a turn at the lock `key`, which is open for writing. `work` decides and applies; what it did is stored,
 /// replicated and told to waiters before this returns.
 pub(crate) fn at_lock<R>(
@@ -77,7 +81,10 @@ fn take<R>(
     let mut turn = Turn { lock, queue, issuer, now, grants_from, log: &mut log, answers: &mut answers };
     let result = work(&mut turn);
     if queued {
-        room.settle(db, name, &answers, |first| look_at(Some(lock), first, now.mono, grants_from));
+        let soonest = now.mono.plus_ms(LOOK_SOONEST_MS);
+        room.settle(db, name, &answers, |first| {
+            look_at(Some(lock), first, now.mono, grants_from).max(soonest)
+        });
         for answer in &answers {
             state.waiting.remove(&answer.waiter.handle);
         }
@@ -86,7 +93,7 @@ fn take<R>(
 }
 
 /// When the first of those who wait for this lock may be served without any command: once enough leases have ended, and
-/// the quarantine. After a turn that is later than now: whoever could be served by then has been.
+/// the quarantine.
 pub(crate) fn look_at(
     lock: Option<&Lock>,
     first: &Waiter<Blocked>,

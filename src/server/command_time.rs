@@ -38,6 +38,8 @@ pub(crate) fn prepare_to_forget(ctx: Ctx) {
 
 /// Has what is remembered for one command forgotten at the end of the event loop's turn, by a timer that is due at once:
 /// timers come after all commands of a turn. (What is given to the event loop comes in the next turn, among its commands.)
+/// What goes between two turns (by eviction, or the server's cron) is remembered through the next one: a record that then
+/// arrives at that name may lose its lease, never its counter.
 pub(crate) fn forget_after_this_turn() {
     let detached = DETACHED.load(Ordering::Relaxed);
     if !detached.is_null() {

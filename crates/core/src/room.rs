@@ -73,6 +73,12 @@ impl<H> Room<H> {
         self.places.is_empty()
     }
 
+    /// Whether anybody waits for a lock of that name, in whichever database.
+    #[must_use]
+    pub fn has_name(&self, key: &[u8]) -> bool {
+        self.lines.values().any(|lines| lines.contains_key(key))
+    }
+
     /// The queue of one lock.
     #[must_use]
     pub fn queue(&self, db: u32, key: &[u8]) -> Option<&Queue<H>> {
