@@ -123,8 +123,8 @@ pub(crate) struct Run {
 
     /// Stop the command when it has held the lock for so long: for work that may hang
     ///
-    /// TERM comes that much earlier by the grace (at most a third of this time), so that the command is gone when the
-    /// time is over. The exit code is that of a lost lock.
+    /// TERM comes earlier by the grace (at most a third of this time), and KILL before the time is over, so that the
+    /// command is gone then. The exit code is that of a lost lock.
     #[arg(long, value_name = "DURATION", value_parser = time::parse_above_zero)]
     pub(crate) max_hold: Option<Duration>,
 

@@ -40,10 +40,14 @@ pub(crate) fn with_usual_signals(program: &str) -> Command {
     command
 }
 
-/// Whether strace is there, and may be used.
-pub(crate) fn has_strace() -> bool {
+/// The usual server, where strace is there as well, and may be used. Where it is not, says so.
+pub(crate) fn server_with_strace() -> Option<Server> {
     let tried = Command::new("strace").args(["-DD", "-qq", "-o", "/dev/null", "true"]).status();
-    tried.is_ok_and(|status| status.success())
+    if !tried.is_ok_and(|status| status.success()) {
+        eprintln!("skipped: strace is missing, or may not be used");
+        return None;
+    }
+    server()
 }
 
 /// The program with nodes at these addresses.

@@ -161,11 +161,33 @@ fn a_command_that_hangs_is_stopped_after_max_hold() {
     end(&mut run_sh([&server], &options, "exit 3")).assert_code(3);
 }
 
+/// Also where the grace is longer than the lease: it is taken out of the time, and the command is gone when that is over.
+#[test]
+fn max_hold_leaves_the_grace_and_no_more() {
+    let Some(server) = server() else { return };
+    let script = "trap 'echo TERM' TERM; echo $$; while :; do sleep 0.02; done";
+    let options = ["--ttl", "8s", "--max-hold", "15s", "--grace", "1m"];
+    let run = start(&mut run_sh([&server], &options, script));
+    let pid: i32 = run.line().parse().unwrap();
+    let began = Instant::now();
+    let look = format!("if kill -0 {pid}; then echo both; else echo alone; fi");
+    let next = start(&mut run_sh([&server], &["--wait", "forever"], &look));
+    run.expect("TERM");
+    let term = began.elapsed();
+    next.expect("alone");
+    assert!(
+        term < Duration::from_millis(11_500),
+        "TERM after {term:?}, not a third of the time before it is over"
+    );
+    run.end().assert_code(118).assert_says("was held for as long as --max-hold allows");
+    next.end().assert_code(0);
+}
+
 /// Where lockfence stood still between the grant and the start of the command, and the lock was lost meanwhile: it is not
 /// started. strace makes it stand still, where it is there and allowed: at the look for its own program.
 #[test]
 fn a_lock_that_is_lost_by_then_starts_nothing() {
-    let Some(server) = server().filter(|_| has_strace()) else { return };
+    let Some(server) = server_with_strace() else { return };
     let mut command = Command::new("strace");
     command.args([
         "-qq",

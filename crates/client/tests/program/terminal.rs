@@ -179,7 +179,7 @@ fn ctrl_z_stops_and_fg_goes_on_while_it_is_held() {
 /// After `fg` the command gets one CONT. Another one, a moment later, could undo the next Ctrl-Z.
 #[test]
 fn fg_lets_the_command_go_on_once() {
-    let Some(server) = server().filter(|_| has_strace()) else { return };
+    let Some(server) = server_with_strace() else { return };
     let shell = Shell::open(&server);
     let log = tempfile::NamedTempFile::new().unwrap();
     let strace = format!("strace -DD -qq -e trace=kill -o {}", log.path().display());

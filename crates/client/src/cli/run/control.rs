@@ -18,6 +18,9 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How often to look whether something that is about to happen has happened.
 const SOON: Duration = Duration::from_millis(20);
 
+/// How much before the end of --max-hold a command is killed at the latest: then the lock is given back, and it must be gone.
+const AHEAD: Duration = Duration::from_millis(50);
+
 const HELD_TOO_LONG: &str = "was held for as long as --max-hold allows";
 
 /// How it ended.
@@ -45,12 +48,29 @@ pub(super) struct Control<'a> {
     grace: Duration,
     /// How long before the lease's end a command is asked to end where nobody renews it.
     margin: Duration,
-    /// When it is renewed no more, by --max-hold.
-    hold_until: Option<Instant>,
+    /// Where there is a --max-hold.
+    max_hold: Option<MaxHold>,
     /// Somebody stopped the command, not by the terminal.
     stopped_by_hand: bool,
     /// Set once it was asked to end.
     stopping: Option<Stopping>,
+}
+
+/// When the lock has been held for long enough.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct MaxHold {
+    term_at: Instant,
+    /// At the latest.
+    kill_at: Instant,
+}
+
+impl MaxHold {
+    /// The grace is a part of that time, but not more than a third of it.
+    fn new(got: Instant, time: Duration, grace: Duration) -> Option<Self> {
+        let third = time.checked_div(3).unwrap_or_default();
+        let kill_at = got.checked_add(time.saturating_sub(AHEAD.min(third)))?;
+        Some(Self { term_at: kill_at.checked_sub(grace.min(third)).unwrap_or(got).max(got), kill_at })
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -71,7 +91,7 @@ impl<'a> Control<'a> {
             grace: args.grace,
             margin: args.grace.min(longest.checked_div(3).unwrap_or_default()),
             // The lock was got a moment ago.
-            hold_until: args.max_hold.and_then(|hold| Instant::now().checked_add(hold)),
+            max_hold: args.max_hold.and_then(|time| MaxHold::new(Instant::now(), time, args.grace)),
             stopped_by_hand: false,
             stopping: None,
         }
@@ -91,7 +111,9 @@ impl<'a> Control<'a> {
                     Signal::SIGCONT => self.go_on().await,
                     _ => self.pass_on(signal),
                 },
-                why = losing(self.held, self.margin), if self.stopping.is_none() => self.stop(&self.reason(why)),
+                why = losing(self.held, self.margin, self.max_hold), if self.stopping.is_none() => {
+                    self.stop(&self.reason(why));
+                }
                 () = time_to_kill(self.stopping) => self.kill(),
             }
         }
@@ -110,20 +132,13 @@ impl<'a> Control<'a> {
     /// Why it is asked to end.
     fn reason(&self, why: Losing) -> String {
         match why {
-            Losing::Lost(Lost::HeldTooLong) => HELD_TOO_LONG.to_owned(),
-            Losing::RunsOut if self.is_held_too_long() => HELD_TOO_LONG.to_owned(),
+            Losing::Lost(Lost::HeldTooLong) | Losing::HeldTooLong => HELD_TOO_LONG.to_owned(),
             Losing::Lost(why) => format!("was lost ({})", exit::lost(&why)),
             Losing::RunsOut => {
                 let left = time::shown(self.held.remaining());
                 format!("could not be renewed, and its lease is over in {left}")
             }
         }
-    }
-
-    /// Whether that, and no silence of the servers, is why the lease runs out.
-    fn is_held_too_long(&self) -> bool {
-        let left = |end: Instant| end.saturating_duration_since(Instant::now());
-        self.hold_until.is_some_and(|end| left(end) <= self.margin.saturating_add(SOON))
     }
 
     /// What the command started may need the rest of the grace.
@@ -158,11 +173,14 @@ impl<'a> Control<'a> {
 
     fn stop(&mut self, why: &str) {
         let now = Instant::now();
-        let kill_at = now.checked_add(self.grace).unwrap_or(now);
+        let graced = now.checked_add(self.grace).unwrap_or(now);
+        // Where that is over already (the machine stood still) nothing is won by haste.
+        let end = self.max_hold.map(|hold| hold.kill_at).filter(|end| *end >= now);
+        let kill_at = end.map_or(graced, |end| end.min(graced));
         self.stopping = Some(Stopping { kill_at, killed: false });
         self.child.signal_group(Signal::SIGTERM);
         self.child.signal_group(Signal::SIGCONT); // a stopped one would not notice
-        let grace = time::shown(self.grace);
+        let grace = time::shown(kill_at.saturating_duration_since(now));
         self.tell.news(&format!("{why}: stopping the command (TERM, then KILL after {grace})"));
     }
 
@@ -199,6 +217,9 @@ impl<'a> Control<'a> {
         }
         if for_terminal && !self.terminal.ask(group) {
             sleep(LOOK_EVERY).await; // it will only ask again
+            if !still_held(self.held, self.margin).await {
+                return self.stop("was lost while it was stopped");
+            }
         }
         self.terminal.offer(group);
         self.child.signal_group(Signal::SIGCONT);
@@ -208,15 +229,25 @@ impl<'a> Control<'a> {
 /// Why the command must be asked to end.
 enum Losing {
     Lost(Lost),
+    /// It is time for TERM by --max-hold.
+    HeldTooLong,
     /// Nobody has renewed it, and the lease is over in the margin.
     RunsOut,
 }
 
-async fn losing(held: &Held, margin: Duration) -> Losing {
+async fn losing(held: &Held, margin: Duration, max_hold: Option<MaxHold>) -> Losing {
     tokio::select! {
         biased;
         lost = held.lost() => Losing::Lost(lost),
+        () = held_too_long(max_hold) => Losing::HeldTooLong,
         () = runs_out(held, margin) => Losing::RunsOut,
+    }
+}
+
+async fn held_too_long(max_hold: Option<MaxHold>) {
+    match max_hold {
+        Some(hold) => sleep_until(hold.term_at).await,
+        None => std::future::pending().await,
     }
 }
 
@@ -250,5 +281,28 @@ async fn time_to_kill(stopping: Option<Stopping>) {
     match stopping {
         Some(stopping) if !stopping.killed => sleep_until(stopping.kill_at).await,
         _ => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Duration, Instant, MaxHold};
+
+    #[test]
+    fn the_grace_is_part_of_max_hold() {
+        let got = Instant::now();
+        // max-hold, grace, TERM and KILL, in ms
+        for (time, grace, term, kill) in [
+            (60_000, 5_000, 54_950, 59_950),
+            (3_600_000, 60_000, 3_539_950, 3_599_950),
+            (9_000, 60_000, 5_950, 8_950),
+            (9_000, 0, 8_950, 8_950),
+            (3, 5_000, 1, 2),
+        ] {
+            let ms = Duration::from_millis;
+            let hold = MaxHold { term_at: got + ms(term), kill_at: got + ms(kill) };
+            assert_eq!(MaxHold::new(got, ms(time), ms(grace)), Some(hold), "{time} {grace}");
+        }
+        assert_eq!(MaxHold::new(got, Duration::MAX, Duration::ZERO), None);
     }
 }
