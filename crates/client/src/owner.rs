@@ -8,6 +8,8 @@ const DIGITS: usize = 32;
 const SHOWN: usize = 8;
 /// Longest name that is shown with its digits.
 const NAME_MAX: usize = 64;
+/// Between the name and the digits.
+const SEPARATOR: &[u8] = b"/";
 
 /// The owner of a lock, as it named itself. Whoever knows it whole can release the lock or extend it, so what is printed
 /// (`Display`, `Debug`, and every error that names an owner) is its beginning alone: the client's name and the first of
@@ -28,17 +30,29 @@ impl Owner {
         self.0
     }
 
-    /// How many bytes of it may be shown.
-    fn shown(&self) -> usize {
-        let name = self.0.len().checked_sub(DIGITS).filter(|start| {
-            let (name, digits) = self.0.split_at_checked(*start).unwrap_or((&self.0, b""));
-            (name.is_empty() || name.ends_with(b"/")) && digits.iter().all(u8::is_ascii_hexdigit)
-        });
-        match name {
+    /// The name that a client of this crate put before the digits. It is no secret. None where another client made the
+    /// owner: what such a one consists of is not known.
+    #[must_use]
+    pub fn name(&self) -> Option<&[u8]> {
+        self.before_digits()?.strip_suffix(SEPARATOR).filter(|name| !name.is_empty())
+    }
+
+    /// As much of it as may be shown, which is what `Display` shows, but as bytes.
+    #[must_use]
+    pub fn beginning(&self) -> &[u8] {
+        let shown = match self.before_digits().map(<[u8]>::len) {
             Some(name) if name > NAME_MAX => NAME_MAX,
             Some(name) => name.saturating_add(SHOWN),
             None => SHOWN.min(self.0.len() / 2),
-        }
+        };
+        self.0.get(..shown).unwrap_or_default()
+    }
+
+    /// What stands before the random digits, with the separator, where they are there.
+    fn before_digits(&self) -> Option<&[u8]> {
+        let (before, digits) = self.0.split_at_checked(self.0.len().checked_sub(DIGITS)?)?;
+        let is_ours = before.is_empty() || before.ends_with(SEPARATOR);
+        (is_ours && digits.iter().all(u8::is_ascii_hexdigit)).then_some(before)
     }
 }
 
@@ -56,8 +70,7 @@ impl From<&[u8]> for Owner {
 
 impl fmt::Display for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let shown = self.0.get(..self.shown()).unwrap_or_default();
-        write!(f, "{}…", shown.escape_ascii())
+        write!(f, "{}…", self.beginning().escape_ascii())
     }
 }
 
@@ -92,6 +105,22 @@ mod tests {
             assert_eq!(is.to_string(), shown);
             assert_eq!(format!("{is:?}"), format!("\"{shown}\""));
             assert_eq!(is.bytes(), owner.as_bytes());
+        }
+    }
+
+    #[test]
+    fn names_are_those_that_clients_gave_themselves() {
+        let digits = "0123456789abcdef0123456789abcdef";
+        for (owner, name) in [
+            (format!("worker-1/{digits}"), Some("worker-1")),
+            (format!("a/b/{digits}"), Some("a/b")),
+            (format!("/{digits}"), None),
+            (digits.to_owned(), None),
+            (format!("x{digits}"), None),
+            (format!("x/{}", &digits[1..]), None),
+            ("alice/1".to_owned(), None),
+        ] {
+            assert_eq!(Owner::from(owner.as_bytes()).name(), name.map(str::as_bytes), "{owner}");
         }
     }
 }

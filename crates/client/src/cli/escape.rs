@@ -30,42 +30,20 @@ pub(crate) fn for_json(bytes: &[u8]) -> String {
     text
 }
 
-/// How many random digits lockfence clients put behind their name.
-const DIGITS: usize = 32;
-
 /// An owner for people: the name that it gave itself, without the random digits behind it. Of other clients' owners as
 /// much as [`credential`] shows.
-pub(crate) fn owner(owner: &[u8]) -> String {
-    match named(owner) {
-        Some(name) => for_people(name),
-        None => credential(owner),
-    }
+pub(crate) fn owner(owner: &Owner) -> String {
+    owner.name().map_or_else(|| credential(owner), for_people)
 }
 
 /// Whoever has a lock, as far as that is known.
 pub(crate) fn holder(by: Option<&Owner>) -> String {
-    by.map_or_else(|| "somebody else".to_owned(), |by| owner(by.bytes()))
+    by.map_or_else(|| "somebody else".to_owned(), owner)
 }
 
-/// An owner, enough of it to be recognized and too little to be used: it is the credential for RELEASE. Behind a name the
-/// first digits; of what is too long to be a mere name half of it, and 24 bytes at the most.
-pub(crate) fn credential(owner: &[u8]) -> String {
-    const DIGITS_SHOWN: usize = 8;
-    const NAME_MAX: usize = 16;
-    const SHOWN_MAX: usize = 24;
-    let shown = match named(owner) {
-        Some(name) => name.len().saturating_add(1).saturating_add(DIGITS_SHOWN),
-        None if owner.len() <= NAME_MAX => return for_people(owner),
-        None => SHOWN_MAX.min(owner.len() / 2),
-    };
-    format!("{}…", for_people(owner.get(..shown).unwrap_or(owner)))
-}
-
-/// The name in an owner that a lockfence client made.
-fn named(owner: &[u8]) -> Option<&[u8]> {
-    let (name, digits) = owner.split_at_checked(owner.len().checked_sub(DIGITS)?)?;
-    let name = name.strip_suffix(b"/").filter(|name| !name.is_empty())?;
-    digits.iter().all(u8::is_ascii_hexdigit).then_some(name)
+/// An owner, as much of it as may be shown: it is the credential for RELEASE.
+pub(crate) fn credential(owner: &Owner) -> String {
+    format!("{}…", for_people(owner.beginning()))
 }
 
 fn push_invalid(text: &mut String, bytes: &[u8]) {
@@ -76,7 +54,7 @@ fn push_invalid(text: &mut String, bytes: &[u8]) {
 
 #[cfg(test)]
 mod tests {
-    use super::{credential, for_json, for_people, owner};
+    use super::{Owner, credential, for_json, for_people, owner};
 
     #[test]
     fn people_read_text_and_nothing_else() {
@@ -105,17 +83,15 @@ mod tests {
     #[test]
     fn owners_are_shown_by_name() {
         let digits = "0123456789abcdef0123456789abcdef";
-        assert_eq!(owner(format!("build7:4312/{digits}").as_bytes()), "build7:4312");
-        assert_eq!(owner(format!("a/b/{digits}").as_bytes()), "a/b");
-        assert_eq!(owner(digits.as_bytes()), "0123456789abcdef…");
-        assert_eq!(owner(b"alice"), "alice");
-        assert_eq!(owner(b"alice/1"), "alice/1");
-        assert_eq!(owner(format!("/{digits}").as_bytes()), "/0123456789abcde…");
-        assert_eq!(owner(b"7QmJgGXRr1yJ3cVn0hdUfw"), "7QmJgGXRr1y…");
-        assert_eq!(owner(b"550e8400-e29b-41d4-a716-446655440000"), "550e8400-e29b-41d4…");
-        assert_eq!(owner(&[b'x'; 500]), format!("{}…", "x".repeat(24)));
-        assert_eq!(credential(format!("build7:4312/{digits}").as_bytes()), "build7:4312/01234567…");
-        assert_eq!(credential(b"alice"), "alice");
-        assert_eq!(owner(b"\x1b/0123456789abcdef0123456789abcdef"), r"\u{1b}");
+        // what it is, whom people see, and as much of it as is shown
+        for (is, who, some) in [
+            (format!("build7:4312/{digits}"), "build7:4312", "build7:4312/01234567…"),
+            (format!("\x1b/{digits}"), r"\u{1b}", r"\u{1b}/01234567…"),
+            ("alice".to_owned(), "al…", "al…"),
+            ("\x1b[2J and more".to_owned(), r"\u{1b}[2J a…", r"\u{1b}[2J a…"),
+        ] {
+            let is = Owner::from(is.into_bytes());
+            assert_eq!((owner(&is).as_str(), credential(&is).as_str()), (who, some));
+        }
     }
 }

@@ -134,7 +134,7 @@ fn push_each(text: &mut String, nodes: &[NodeError]) {
 /// Why a lock was lost. The owner who has it now is shown like everywhere: it is that one's credential.
 pub(crate) fn lost(why: &Lost) -> String {
     match why {
-        Lost::Taken { by } => format!("taken by {}", escape::owner(by.bytes())),
+        Lost::Taken { by } => format!("taken by {}", escape::owner(by)),
         Lost::NoQuorum(nodes) => {
             let causes: Vec<String> = nodes.iter().map(at_node).collect();
             format!("too few nodes renewed it: {}", causes.join("; "))

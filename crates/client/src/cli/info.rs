@@ -113,7 +113,7 @@ fn holders(answers: &[AtNode<Option<LockState>>], several: bool) -> comfy_table:
     for (node, state) in known(answers) {
         for holder in &state.holder_list {
             let cells = vec![
-                escape::owner(holder.owner.bytes()),
+                escape::owner(&holder.owner),
                 holder.token.to_string(),
                 time::shown(holder.held),
                 time::shown(holder.left),
@@ -129,7 +129,7 @@ fn waiters(answers: &[AtNode<Option<LockState>>], several: bool) -> comfy_table:
     for (node, state) in known(answers) {
         for waiter in &state.waiter_list {
             let cells = vec![
-                escape::owner(waiter.owner.bytes()),
+                escape::owner(&waiter.owner),
                 escape::for_people(waiter.mode.as_bytes()),
                 time::shown(waiter.waited),
                 waiter.left.map_or_else(|| "forever".to_owned(), time::shown),
@@ -154,7 +154,7 @@ fn at_nodes(answers: &[AtNode<Option<LockState>>]) -> comfy_table::Table {
                 vec![
                     name,
                     if first.is_some() { "held" } else { "free" }.to_owned(),
-                    first.map_or_else(dash, |holder| escape::owner(holder.owner.bytes())),
+                    first.map_or_else(dash, |holder| escape::owner(&holder.owner)),
                     first.map_or_else(dash, |holder| holder.token.to_string()),
                     state.counter.to_string(),
                     first.map_or_else(dash, |holder| time::shown(holder.held)),

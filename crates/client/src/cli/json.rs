@@ -117,7 +117,7 @@ impl From<&Merged<'_>> for Lock {
             state: lock.state.name(),
             mode: lock.mode.map(Mode::name),
             limit: limit(lock.mode),
-            owner: lock.owner.map(escape::for_json),
+            owner: lock.owner.map(|owner| escape::for_json(owner.bytes())),
             holder: lock.owner.map(escape::owner),
             token: lock.token,
             holders: lock.holders,

@@ -6,6 +6,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use lockfence_client::Owner;
 use lockfence_client::admin::{AtNode, Holder, LockState, Mode};
 
 /// Whether somebody holds it.
@@ -37,7 +38,7 @@ pub(crate) struct Merged<'a> {
     pub(crate) state: State,
     pub(crate) mode: Option<Mode>,
     /// The longest holder; where nobody has a majority, who has most nodes.
-    pub(crate) owner: Option<&'a [u8]>,
+    pub(crate) owner: Option<&'a Owner>,
     pub(crate) token: Option<u64>,
     pub(crate) holders: u64,
     /// Over all nodes: each waits at one.
@@ -67,9 +68,9 @@ pub(crate) fn locks(answers: &[AtNode<Vec<LockState>>], majority: usize) -> Vec<
 
 /// One lock.
 pub(crate) fn lock<'a>(name: &'a [u8], states: &[&'a LockState], majority: usize) -> Merged<'a> {
-    let mut by_owner: BTreeMap<&[u8], Vec<&Holder>> = BTreeMap::new();
+    let mut by_owner: BTreeMap<&Owner, Vec<&Holder>> = BTreeMap::new();
     for holder in states.iter().flat_map(|state| &state.holder_list) {
-        by_owner.entry(holder.owner.bytes()).or_default().push(holder);
+        by_owner.entry(&holder.owner).or_default().push(holder);
     }
     let of_majority = by_owner.values().filter(|nodes| nodes.len() >= majority).count();
     let first = by_owner.iter().max_by_key(|(_, nodes)| {
@@ -83,8 +84,7 @@ pub(crate) fn lock<'a>(name: &'a [u8], states: &[&'a LockState], majority: usize
     };
     let owner = first.map(|(owner, _)| *owner);
     let nodes = first.map(|(_, nodes)| nodes.as_slice()).unwrap_or_default();
-    let has_first =
-        |state: &&&LockState| state.holder_list.iter().any(|holder| Some(holder.owner.bytes()) == owner);
+    let has_first = |state: &&&LockState| state.holder_list.iter().any(|holder| Some(&holder.owner) == owner);
     Merged {
         name,
         state,
@@ -131,6 +131,7 @@ fn token(nodes: &[&Holder]) -> Option<u64> {
 mod tests {
     use std::time::Duration;
 
+    use lockfence_client::Owner;
     use lockfence_client::admin::{AtNode, Holder, LockState, Mode};
 
     use super::{State, lock, locks};
@@ -163,7 +164,10 @@ mod tests {
         let also_a = state("l", vec![holder("a", 7, 10, 4)], 2);
         let b = state("l", vec![holder("b", 9, 30, 9)], 1);
         let held = lock(b"l", &[&b, &a, &also_a], 2);
-        assert_eq!((held.state, held.owner, held.token), (State::Held, Some(&b"a"[..]), Some(7)));
+        assert_eq!(
+            (held.state, held.owner, held.token),
+            (State::Held, Some(&Owner::from(&b"a"[..])), Some(7))
+        );
         assert_eq!((held.holders, held.waiters, held.held_at), (1, 3, 2));
         assert_eq!((held.held, held.left), (Duration::from_secs(4), Duration::from_secs(10)));
         let partly = lock(b"l", &[&b, &a], 2);
@@ -187,7 +191,7 @@ mod tests {
         let two = state("l", vec![holder("b", 2, 9, 8), holder("c", 3, 9, 99)], 0);
         let three = state("l", vec![holder("a", 1, 9, 5)], 0);
         let held = lock(b"l", &[&one, &two, &three], 2);
-        assert_eq!((held.holders, held.owner), (2, Some(&b"b"[..])));
+        assert_eq!((held.holders, held.owner), (2, Some(&Owner::from(&b"b"[..]))));
     }
 
     #[test]

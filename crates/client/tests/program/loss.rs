@@ -28,7 +28,7 @@ fn who_took_it_is_said_and_quiet_is_quiet() {
         run.expect("ready");
         let mut conn = server.connect();
         cmd!(conn, "LOCK.BREAK", "lock").no_err();
-        assert!(cmd!(conn, "LOCK.ACQUIRE", "lock", "mallory\x1b[2J", 600_000).token() > 0);
+        assert!(cmd!(conn, "LOCK.ACQUIRE", "lock", "mallory\x1b[2J and more", 600_000).token() > 0);
         let ended = run.end();
         ended.assert_code(118);
         assert_eq!(ended.err.contains("mallory"), said, "{ended:?}");
