@@ -289,3 +289,27 @@ fn what_was_told_late_does_not_make_a_node_that_was_asked_again_count() {
         assert!(until.is_none_or(|until| until <= settings.lease_end(broken_at)), "{hold:?}");
     }
 }
+
+/// One node is down, another has just started and is ahead, so that the third cannot be raised to its token. Nobody holds
+/// the lock: that is no reason to name a holder, nor to say that it is held.
+#[test]
+fn a_node_that_cannot_be_raised_is_no_holder() {
+    for patience in [Patience::None, Patience::Until(Instant::from_micros(1_000_001))] {
+        let mut story = Story::new();
+        let order = vec![NodeId(0), NodeId(1), NodeId(2)];
+        let settings = Settings::new(3, 10_000);
+        let mut attempt = story.turn(|turn| Attempt::start(settings, order, patience, 0, turn));
+        let asked: Vec<SendId> = sent(|| attempt.effect()).into_iter().map(|(id, _)| id).collect();
+        let refused = |kind| Reply::Failed(Failure::new(kind, "no"));
+        story.turn(|turn| attempt.on_reply(turn, asked[2], refused(FailureKind::NotSent)));
+        story.turn(|turn| attempt.on_reply(turn, asked[0], Reply::Granted { token: TOKEN + 30_000_000 }));
+        story.turn(|turn| attempt.on_reply(turn, asked[1], Reply::Granted { token: TOKEN }));
+        let (confirm, command) = sent(|| attempt.effect()).pop().unwrap();
+        assert!(matches!(command, Command::Extend { .. }), "{command:?}");
+        story.at = Instant::from_micros(1_000_001);
+        story.turn(|turn| attempt.on_reply(turn, confirm, refused(FailureKind::TooFarAhead)));
+        story.turn(|turn| attempt.on_time(turn));
+        let Some(Outcome::NoQuorum(causes)) = attempt.outcome() else { panic!("{patience:?}: {attempt:?}") };
+        assert_eq!(causes[NodeId(1)].as_ref().map(|cause| cause.kind), Some(FailureKind::TooFarAhead));
+    }
+}

@@ -133,6 +133,8 @@ pub struct Attempt {
     waiters: PerNode<u64>,
     failures: PerNode<Option<Failure>>,
     had_quorum: bool,
+    /// Whether in the last round nobody was in the way but a node that could not be raised to the token.
+    is_behind: bool,
     standing: Option<Standing>,
     pause_us: u64,
     /// Until when a try that is won waits for what the queue node says.
@@ -163,6 +165,7 @@ impl Attempt {
             waiters: PerNode::new(settings.nodes, |_| 0),
             failures: PerNode::new(settings.nodes, |_| None),
             had_quorum: false,
+            is_behind: false,
             standing: None,
             pause_us: settings.node_timeout_us,
             settle_at: None,
@@ -351,7 +354,7 @@ impl Attempt {
             .failures
             .count(|failure| failure.as_ref().is_some_and(|failure| failure.kind == FailureKind::Fatal));
         let hopeless = self.settings.nodes.saturating_sub(fatal) < self.settings.majority();
-        if hopeless || (self.patience == Patience::None && !self.had_quorum) {
+        if hopeless || (self.patience == Patience::None && (!self.had_quorum || self.is_behind)) {
             self.phase = Phase::Over(Some(Outcome::NoQuorum(self.failures.clone())));
         } else if self.patience == Patience::None {
             self.phase = Phase::Over(Some(Outcome::Held(self.standing.clone())));
@@ -402,10 +405,13 @@ impl Attempt {
             answered = answered.saturating_add(usize::from(failure.is_none()));
             self.waiters[node] = waiters(ballot);
             self.reachable[node] = failure.is_none();
-            self.failures[node] = failure;
+            self.failures[node] = failure.or_else(|| matches!(ballot, Ballot::Below).then(Failure::behind));
         }
         self.had_quorum = answered >= self.settings.majority();
-        self.standing = in_the_way(round).or(self.standing.take());
+        let in_the_way = in_the_way(round);
+        let below = round.ballots().count(|ballot| matches!(ballot, Ballot::Below));
+        self.is_behind = in_the_way.is_none() && below > 0;
+        self.standing = in_the_way.or(self.standing.take());
     }
 
     fn new_owner(&mut self, turn: &mut Turn<'_>) -> OwnerId {

@@ -191,6 +191,13 @@ impl Failure {
     fn timed_out() -> Self {
         Self::new(FailureKind::Unknown, "no answer in time")
     }
+
+    /// The lock is free, and yet no majority can stand at one token.
+    fn behind() -> Self {
+        let text = "granted, but another node's tokens are more than 10 s ahead of its clock, as they are for 20 s after a \
+                    start: try again then";
+        Self::new(FailureKind::TooFarAhead, text)
+    }
 }
 
 /// The kinds of failure.

@@ -19,7 +19,7 @@ impl Attempt {
                 }
             }
         }
-        let outcome = if self.had_quorum {
+        let outcome = if self.had_quorum && !self.is_behind {
             Outcome::TimedOut(self.standing.clone())
         } else {
             Outcome::NoQuorum(self.failures.clone())
