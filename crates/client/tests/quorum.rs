@@ -313,3 +313,37 @@ fn a_node_that_cannot_be_raised_is_no_holder() {
         assert_eq!(causes[NodeId(1)].as_ref().map(|cause| cause.kind), Some(FailureKind::TooFarAhead));
     }
 }
+
+/// The queue was at a stand-in, and is at the first node again. Whoever waited at the stand-in would stay there for ever,
+/// beside the queue, if it went by what it had seen when it came.
+#[test]
+fn whoever_must_queue_again_queues_where_the_others_are() {
+    let taken = |waiters| Reply::Standing(Standing { waiters, ttl_ms: 9_000, ..Standing::default() });
+    let failed = |kind| Reply::Failed(Failure::new(kind, "…"));
+    // The slice is over, or the server took everybody from its queue; what the nodes say then, and where it queues.
+    for (ended, first, second, queues_at) in [
+        (taken(0), taken(2), taken(0), 0),
+        (taken(0), taken(0), taken(0), 0),
+        (taken(2), taken(0), taken(2), 1),
+        (failed(FailureKind::AskAgain), taken(0), taken(0), 0),
+        (failed(FailureKind::AskAgain), failed(FailureKind::NotSent), taken(0), 1),
+    ] {
+        let mut story = Story::new();
+        let settings = Settings { wait_slice_ms: Some(2_000), ..Settings::new(3, 10_000) };
+        let order = (0..3).map(NodeId).collect::<Vec<_>>();
+        let mut attempt = story.turn(|turn| Attempt::start(settings, order, Patience::Forever, 0, turn));
+        let tried = sent_to(|| attempt.effect());
+        for ((id, _), reply) in tried.into_iter().zip([failed(FailureKind::NotSent), taken(2), taken(0)]) {
+            story.turn(|turn| attempt.on_reply(turn, id, reply));
+        }
+        let [(wait, NodeId(1))] = sent_to(|| attempt.effect())[..] else { panic!("{attempt:?}") };
+        story.turn(|turn| attempt.on_reply(turn, wait, ended.clone()));
+        let asked = sent_to(|| attempt.effect());
+        assert_eq!(asked.len(), 3, "{ended:?}: {asked:?}");
+        for ((id, _), reply) in asked.into_iter().zip([first, second, taken(0)]) {
+            story.turn(|turn| attempt.on_reply(turn, id, reply));
+        }
+        let [(_, node)] = sent_to(|| attempt.effect())[..] else { panic!("{attempt:?}") };
+        assert_eq!(node, NodeId(queues_at), "{ended:?}");
+    }
+}

@@ -158,8 +158,10 @@ impl World {
         seed: u64,
         clients: usize,
         bug: Option<Bug>,
+        slice_ms: Option<u64>,
     ) -> Self {
         let mut world = Self::crowded(seed, clients, 0);
+        world.clients.iter_mut().for_each(|client| client.settings.wait_slice_ms = slice_ms);
         if let Some(bug) = bug {
             world.clients.iter_mut().for_each(|client| client.settings.planted = Planted::bug(bug));
         }

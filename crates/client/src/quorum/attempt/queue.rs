@@ -95,6 +95,9 @@ impl Attempt {
             Reply::Standing(_) | Reply::Done(_) | Reply::Failed(_) => {
                 queued.probe = None;
                 queued.misses = 0;
+                if let Reply::Standing(standing) = reply {
+                    self.waiters[queued.node] = standing.waiters;
+                }
             }
         }
     }
@@ -113,6 +116,9 @@ impl Attempt {
         let failure = match reply {
             Reply::Granted { .. } => return self.become_head(turn),
             Reply::Standing(standing) => {
+                if let Phase::Queued(queued) = &self.phase {
+                    self.waiters[queued.node] = standing.waiters;
+                }
                 self.standing = Some(standing);
                 return self.queue_again(turn);
             }
@@ -123,7 +129,9 @@ impl Attempt {
         self.leave_queue(turn, failure);
     }
 
-    /// The server took this request from its queue: ask again, at the end of it.
+    /// The server took this request from its queue: ask again, at the end of it. Where the queue is by now is told by a
+    /// round at all nodes. Those who come would find it elsewhere otherwise than those who come back: a second queue, and
+    /// whoever waits at a stand-in would stay there for ever.
     fn queue_again(&mut self, turn: &mut Turn<'_>) {
         let now = turn.mono();
         if let Phase::Queued(queued) = &self.phase
@@ -135,7 +143,11 @@ impl Attempt {
         if matches!(self.patience, Patience::Until(at) if at <= now.plus_us(2_000)) {
             return self.time_is_over(now);
         }
-        self.queue(turn);
+        let round_ends = self.settings.node_deadline(now);
+        if matches!(self.patience, Patience::Until(at) if at <= round_ends) {
+            return self.queue(turn); // there is no time to hear from each node
+        }
+        self.try_all(turn);
     }
 
     /// The queue node is of no use any more: the next one in the order takes its place.
