@@ -81,8 +81,27 @@ pub(crate) fn reply(command: Command, answer: Answer) -> Reply {
         Command::Look => Some(Reply::Standing(standing(&value))),
     };
     understood.unwrap_or_else(|| {
-        Reply::Failed(Failure::new(FailureKind::Fatal, format!("not an answer of lockfence: {value:?}")))
+        Reply::Failed(Failure::new(
+            FailureKind::Fatal,
+            format!("not an answer of lockfence: {}", shape(&value)),
+        ))
     })
+}
+
+/// Of which kind an answer is, and which fields it has. Not what is in it: it may name an owner whole.
+fn shape(value: &Value) -> String {
+    const FIELDS: [&str; 8] = ["granted", "token", "owner", "mode", "ttl-ms", "waiters", "state", "holders"];
+    let kind = match value {
+        Value::Nil => "nil".to_owned(),
+        Value::Int(_) => "a number".to_owned(),
+        Value::Okay | Value::SimpleString(_) => "a status".to_owned(),
+        Value::BulkString(bytes) => format!("a string of {}", bytes.len()),
+        Value::Array(items) => format!("an array of {}", items.len()),
+        Value::Map(pairs) => format!("a map of {}", pairs.len()),
+        _ => "another kind".to_owned(),
+    };
+    let has: Vec<&str> = FIELDS.into_iter().filter(|name| field(value, name).is_some()).collect();
+    if has.is_empty() { kind } else { format!("{kind}, with {}", has.join(", ")) }
 }
 
 fn acquired(value: &Value) -> Option<Reply> {
@@ -167,6 +186,23 @@ fn kind(error: &ServerError) -> FailureKind {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Whoever knows an owner whole can release its lock.
+    #[test]
+    fn an_answer_that_is_not_understood_is_not_shown() {
+        let acquire = Command::Acquire { owner: OwnerId(1), min_token: None, wait_ms: None };
+        let (granted, owner) = (Value::BulkString(b"granted".to_vec()), Value::BulkString(b"owner".to_vec()));
+        let secret = || Value::BulkString(b"secret".to_vec());
+        for (answer, shown) in [
+            (secret(), "a string of 6"),
+            (Value::Array(vec![secret(), secret()]), "an array of 2"),
+            (Value::Array(vec![granted.clone(), secret()]), "an array of 2, with granted"),
+            (Value::Map(vec![(granted, Value::Nil), (owner, secret())]), "a map of 2, with granted, owner"),
+        ] {
+            let Reply::Failed(failure) = reply(acquire, Ok(answer)) else { panic!("{shown}") };
+            assert_eq!(failure.text, format!("not an answer of lockfence: {shown}"));
+        }
+    }
 
     #[test]
     fn the_mode_goes_to_the_server() {
