@@ -171,7 +171,7 @@ impl Pool {
     /// A shared connection, to a server that no other node of the quorum leads to.
     async fn dial(&self, within: Duration) -> Result<MultiplexedConnection, Failure> {
         let Some(identity) = &self.identity else { return self.dialer.dial(within).await };
-        identity.forget();
+        identity.trying();
         let until = deadline(within);
         let dialled = async {
             let mut connection = self.dialer.dial(within).await?;

@@ -58,9 +58,9 @@ impl Session {
 
     /// Gets the lock, tells, and holds it until it is lost or released. If nobody listens it is called off.
     pub(crate) async fn run(mut self, mut tell: Tell) {
-        let (outcome, attempt) = self.attempt(&mut tell).await;
-        match outcome {
-            Outcome::Won(grant) => match self.may_hold(&grant, &mut tell).await {
+        let (ended, attempt) = self.attempt(&mut tell).await;
+        match ended {
+            Ok(Outcome::Won(grant)) => match self.may_hold(&grant, &mut tell).await {
                 Ok(()) => self.hold(&grant, tell).await,
                 Err(error) => {
                     self.give_up(&grant);
@@ -68,8 +68,12 @@ impl Session {
                 }
             },
             other => {
+                let error = other.map_or_else(
+                    |error| error,
+                    |outcome| self.one_server_twice().unwrap_or_else(|| self.io.error(outcome)),
+                );
                 // Where nobody listens any more there is nobody to tell.
-                let _ = tell.send(Err(self.one_server_twice().unwrap_or_else(|| self.io.error(other))));
+                let _ = tell.send(Err(error));
                 self.give_back_late(attempt).await;
             }
         }
@@ -141,7 +145,8 @@ impl Session {
         }
     }
 
-    async fn attempt(&mut self, tell: &mut Tell) -> (Outcome, Attempt) {
+    /// How it ended; an error where it was called off because of what the nodes are.
+    async fn attempt(&mut self, tell: &mut Tell) -> (Result<Outcome, Error>, Attempt) {
         let now = clock::now();
         let patience = match self.asked.patience_us {
             None => Patience::Forever,
@@ -151,18 +156,26 @@ impl Session {
         let seen = self.io.inner.seen.load(Ordering::Relaxed);
         let mut attempt =
             with_turn(|turn| Attempt::start(self.settings, self.order.clone(), patience, seen, turn));
+        let mut refused = None;
         loop {
             while let Some(effect) = attempt.effect() {
                 self.io.carry_out(effect);
             }
-            if let Some(outcome) = attempt.outcome() {
-                return (outcome, attempt);
+            match (attempt.outcome(), refused.take()) {
+                (Some(Outcome::Cancelled), Some(error)) => return (Err(error), attempt),
+                (Some(outcome), _) => return (Ok(outcome), attempt),
+                (None, _) => {}
             }
             tokio::select! {
                 biased;
                 () = tell.closed() => with_turn(|turn| attempt.cancel(turn)),
                 Some((id, reply)) = self.io.replies.recv() => with_turn(|turn| attempt.on_reply(turn, id, reply)),
                 () = sleep_until(attempt.deadline()) => with_turn(|turn| attempt.on_time(turn)),
+            }
+            // However long the lock may be waited for, it will not be held.
+            refused = self.one_server_twice();
+            if refused.is_some() {
+                with_turn(|turn| attempt.cancel(turn));
             }
         }
     }

@@ -16,8 +16,8 @@ use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use lockfence_client::{Builder, Error, Held, Lockfence, Lost, Options, Released};
-use lockfence_testkit::{Cluster, Sentinel, Server, ServerKind, cmd, key_slot, server_tests};
+use lockfence_client::{Builder, ConfigError, Error, Held, Lockfence, Lost, Options, Released};
+use lockfence_testkit::{Cluster, Proxy, Sentinel, Server, ServerKind, cmd, key_slot, server_tests};
 
 const README: &str = include_str!("../README.md");
 const README_OF_ALL: &str = include_str!("../../../README.md");
@@ -201,6 +201,22 @@ server_tests! {
         let list = || program(&url("operator"), &["ls"]);
         needs(cluster.node(to), "operator", &["+asking"], list);
         needs(cluster.node(0), "operator", &["+cluster|slots"], list);
+    }
+
+    /// The right to be told that one server has two addresses: "without it that is not noticed".
+    fn a_quorum_needs_one_more(kind: ServerKind) {
+        let servers = [Server::start(kind), Server::start(kind)];
+        servers.iter().for_each(|server| drop(make(server, "worker")));
+        let proxy = Proxy::to(&servers[0]);
+        let other = proxy.url().replace("://", "://worker:secret@");
+        let locks = || {
+            let nodes = [url(&servers[0], "worker"), url(&servers[1], "worker"), other.clone()];
+            nodes.into_iter().fold(Lockfence::builder(), Builder::node).ttl(TTL).node_timeout(TTL / 4).build().unwrap()
+        };
+        run(work(&locks())).unwrap();
+        servers.iter().for_each(|server| change(server, "worker", "+info"));
+        let refused = run(async { locks().try_acquire(fresh()).await });
+        assert!(matches!(refused, Err(Error::Config(ConfigError::OneServerTwice { .. }))), "{refused:?}");
     }
 
     fn a_writer_needs_these_rights(kind: ServerKind) {

@@ -1,9 +1,9 @@
 //! Configurations that cannot work.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use lockfence_client::{ConfigError, Error, Lockfence, Options};
-use lockfence_testkit::{Proxy, Server, ServerKind, cmd, server_tests};
+use lockfence_client::{ConfigError, Error, Lockfence, Options, Released};
+use lockfence_testkit::{PortLease, Proxy, Server, ServerKind, cmd, server_tests};
 
 use crate::{LONG, client_of, get, is_free, ms, run, three};
 
@@ -33,6 +33,52 @@ server_tests! {
             cmd!(server.connect(), "ACL", "SETUSER", "default", "-info").ok();
         }
         run(async { drop(get(&client_of(addresses).build().unwrap(), Options::try_once()).await) });
+    }
+
+    /// It is told as soon as it is known: not only once a lock is free, or a third node is there.
+    fn one_server_by_two_addresses_is_not_waited_for(kind: ServerKind) {
+        let servers = [Server::start(kind), Server::start(kind)];
+        let (proxy, gone) = (Proxy::to(&servers[0]), PortLease::take());
+        let nowhere = format!("redis://127.0.0.1:{}", gone.port());
+        let (one, other, second) = (servers[0].url(), proxy.url(), servers[1].url());
+        for server in &servers {
+            cmd!(server.connect(), "LOCK.ACQUIRE", "held", "somebody", 600_000).token();
+        }
+        run(async {
+            for (third, lock) in [(&second, "held"), (&nowhere, "held"), (&nowhere, "lock")] {
+                let locks = client_of([one.as_str(), &other, third]).build().unwrap();
+                let refused = locks.acquire(lock, Options::wait_forever()).await;
+                assert!(matches!(refused, Err(Error::Config(ConfigError::OneServerTwice { .. }))), "{refused:?}");
+                assert!(locks.settled(LONG).await && servers.iter().all(is_free));
+            }
+        });
+        for server in &servers {
+            assert_eq!(cmd!(server.connect(), "LOCK.INFO", "held").field("waiters").int(), 0);
+        }
+    }
+
+    /// A node that led to another's server and is gone has no vote: the others are a majority.
+    fn a_node_that_led_to_another_ones_server_and_is_gone(kind: ServerKind) {
+        let servers = [Server::start(kind), Server::start(kind)];
+        let proxy = Proxy::to(&servers[0]);
+        let (one, other, second) = (servers[0].url(), proxy.url(), servers[1].url());
+        run(async {
+            let locks = client_of([one.as_str(), &other, &second]).build().unwrap();
+            let refused = locks.try_acquire("lock").await;
+            assert!(matches!(refused, Err(Error::Config(ConfigError::OneServerTwice { .. }))), "{refused:?}");
+            assert!(locks.settled(LONG).await);
+            proxy.refuse();
+            let began = Instant::now();
+            let held = loop {
+                match locks.try_acquire("lock").await {
+                    Ok(held) => break held,
+                    // Until it is known that it cannot be reached.
+                    Err(Error::Config(ConfigError::OneServerTwice { .. })) if began.elapsed() < LONG / 2 => {}
+                    Err(error) => panic!("{error:?}"),
+                }
+            };
+            assert_eq!(held.release().await, Released::Ended);
+        });
     }
 
     /// What each node refuses, and will again, is said, and that trying again does not help; it is not waited for.
