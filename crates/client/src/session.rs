@@ -68,6 +68,9 @@ impl Session {
                 }
             },
             other => {
+                if matches!(other, Ok(Outcome::Held(_))) {
+                    self.identities_known(&mut tell).await;
+                }
                 let error = other.map_or_else(
                     |error| error,
                     |outcome| self.one_server_twice().unwrap_or_else(|| self.io.error(outcome)),
@@ -81,18 +84,22 @@ impl Session {
 
     /// Whether what was won may be held: it is at different servers, and vouched for.
     async fn may_hold(&self, grant: &Grant, tell: &mut Tell) -> Result<(), Error> {
-        if let Some(identities) = &self.io.inner.identities {
-            // The first time only: later it is known.
-            let longest = Duration::from_micros(self.settings.node_timeout_us);
-            tokio::select! {
-                biased;
-                () = tell.closed() => return Err(Error::TimedOut { by: None }), // nobody listens any more
-                () = identities.known(longest) => {}
-            }
-        }
+        self.identities_known(tell).await;
         match self.one_server_twice() {
             Some(error) => Err(error),
             None => self.vouched_for(grant, tell).await,
+        }
+    }
+
+    /// Waits until it is known which servers the nodes are, at most as long as a node may take to answer; not where nobody
+    /// listens any more. The first time only: later it is known.
+    async fn identities_known(&self, tell: &mut Tell) {
+        let Some(identities) = &self.io.inner.identities else { return };
+        let longest = Duration::from_micros(self.settings.node_timeout_us);
+        tokio::select! {
+            biased;
+            () = tell.closed() => {}
+            () = identities.known(longest) => {}
         }
     }
 

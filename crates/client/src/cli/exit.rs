@@ -14,7 +14,7 @@ pub(crate) const NOT_HELD: u8 = 1;
 pub(crate) const CONFLICT: u8 = 117;
 /// The lock was lost while the command ran.
 pub(crate) const LOST: u8 = 118;
-/// Too few nodes answered.
+/// Too few nodes gave an answer that counts.
 pub(crate) const NO_QUORUM: u8 = 119;
 /// Wrong usage or configuration, or lockfence itself failed.
 pub(crate) const USAGE: u8 = 125;
@@ -32,8 +32,8 @@ Exit codes:
   117      run: somebody else has the lock, or had it until --wait was over
            (another code: --conflict-exit-code)
   118      run: the lock was lost before the command ended
-  119      too few servers answered, or vouched for the lock (--min-replicas,
-           --fsync)
+  119      too few servers gave an answer that counts (down, login refused, no
+           right, no lock, …), or vouched for the lock (--min-replicas, --fsync)
   125      wrong usage or configuration, or lockfence itself failed
   126      run: the command cannot be executed
   127      run: there is no such command
@@ -109,7 +109,7 @@ impl From<Error> for Failed {
 
 /// Too few nodes answered: with the cause at each, and what to do about those that a newcomer meets.
 pub(crate) fn no_quorum(nodes: &[NodeError]) -> Failed {
-    let mut text = "too few nodes answered".to_owned();
+    let mut text = "too few nodes gave an answer that counts".to_owned();
     push_each(&mut text, nodes);
     if nodes.is_empty() {
         text.push_str(": none said why; is the address right, and the server up?");

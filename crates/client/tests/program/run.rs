@@ -331,7 +331,7 @@ fn nodes_come_from_the_command_line_or_the_environment() {
 fn the_command_starts_with_signals_as_usual() {
     let Some(server) = server() else { return };
     let script = "grep -E '^Sig(Blk|Ign)' /proc/self/status; yes | head -1";
-    let without = end(Command::new("sh").args(["-c", script]));
+    let without = end(with_usual_signals("sh").args(["-c", script]));
     assert!(without.out.ends_with("\ny\n"), "{without:?}");
     let ended = end(&mut run_sh([&server], &[], script));
     ended.assert_code(0);

@@ -181,7 +181,7 @@ fn a_quorums_answers_are_laid_together() {
     assert_eq!(ended, [json!(1), json!(1), Value::Null]);
     servers[1].kill9();
     let table = end(lockfence(&servers).arg("ls"));
-    table.assert_code(119).assert_says("too few nodes answered");
+    table.assert_code(119).assert_says("too few nodes gave an answer that counts");
     assert!(table.out.contains("stray"), "what is known is shown: {table:?}");
 }
 
@@ -255,7 +255,7 @@ fn watch_ends_with_the_code_of_its_last_look() {
     ]));
     watch.line();
     server.resume();
-    watch.end().assert_code(0).assert_says("too few nodes answered");
+    watch.end().assert_code(0).assert_says("too few nodes gave an answer that counts");
 }
 
 /// An owner is what RELEASE asks for: it is shown in JSON, which is for programs, and else only so much of it that it can
