@@ -132,7 +132,7 @@ pub(crate) fn lose_key(db: u32, key: &[u8]) {
 /// The key is opened only where somebody waits for that name: this is called for each new key of the server. In which
 /// database it is only the key itself says.
 pub(crate) fn lose_key_to_data(ctx: Ctx, name: Name<'_>) {
-    if state::with(|state| state.room.is_empty() || !state.room.has_name(name.bytes())) {
+    if !state::with(|state| state.room.has_name(name.bytes())) {
         return;
     }
     let mut key = Key::untouched(ctx, name);

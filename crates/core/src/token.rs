@@ -147,6 +147,10 @@ impl Issuer {
         self.next(&Lock::default(), None, now).is_ok_and(|anew| anew.get() > lock.counter)
     }
 
+    fn see_clock(&mut self, now: Now) {
+        self.latest = self.latest.max(now.wall.micros());
+    }
+
     /// Takes note of a token that was issued here.
     pub fn issued(&mut self, token: u64, now: Now) {
         self.used_floor = self.floor();
@@ -161,7 +165,7 @@ impl Issuer {
     }
 
     fn fold(&mut self, token: u64, now: Now) {
-        self.latest = self.latest.max(now.wall.micros());
+        self.see_clock(now);
         self.high = self.high.max(token.min(self.leap(now)));
     }
 
@@ -179,14 +183,14 @@ impl Issuer {
         if planted::is(Bug::HighNotRaised) {
             return;
         }
-        self.latest = self.latest.max(now.wall.micros());
+        self.see_clock(now);
         let cap = self.base_of_caps(now).saturating_add(limits::LOADED_AHEAD_US).min(limits::TOKEN_MAX);
         self.high = self.high.max(counter.min(cap));
     }
 
     /// Takes over what another incarnation of this server's data knew (the aux part of an RDB file).
     pub fn restored(&mut self, high: u64, floor: Floor, now: Now) {
-        self.latest = self.latest.max(now.wall.micros());
+        self.see_clock(now);
         self.high = self.high.max(high.min(limits::RESTORED_MAX));
         self.learn_floor(floor, now);
     }
@@ -209,7 +213,7 @@ impl Issuer {
     /// At every start, load and promotion: what was issued before and is not known here lies below this floor.
     /// Raised again before anything was issued under it (a replica that loads many times) it does not add up.
     pub fn raise_floor(&mut self, now: Now) {
-        self.latest = self.latest.max(now.wall.micros());
+        self.see_clock(now);
         if self.source == TokenSource::Dense || planted::is(Bug::FloorNotRaised) {
             return;
         }

@@ -84,8 +84,7 @@ impl From<io::Error> for Failed {
 impl From<ConfigError> for Failed {
     fn from(error: ConfigError) -> Self {
         let text = error.to_string();
-        let hint = hint(&text).map(|hint| format!(" ({hint})")).unwrap_or_default();
-        Self::new(USAGE, format!("{text}{hint}"))
+        Self::new(USAGE, format!("{text}{}", in_parentheses(&text)))
     }
 }
 
@@ -150,8 +149,12 @@ pub(crate) fn at_node(node: &NodeError) -> String {
 
 /// Why something failed, and what to do about it where that is known.
 fn hinted(cause: &str) -> String {
-    let hint = hint(cause).map(|hint| format!(" ({hint})")).unwrap_or_default();
-    format!("{}{hint}", escape::for_people(cause.as_bytes()))
+    format!("{}{}", escape::for_people(cause.as_bytes()), in_parentheses(cause))
+}
+
+/// What to do about that cause, to be put behind it; nothing where it is not known.
+fn in_parentheses(cause: &str) -> String {
+    hint(cause).map(|hint| format!(" ({hint})")).unwrap_or_default()
 }
 
 /// What a newcomer meets: words of the cause, and what to do. The first one counts.

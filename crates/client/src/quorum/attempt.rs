@@ -25,9 +25,7 @@ use super::give_back::Trace;
 use super::outbox::Outbox;
 use super::planted::Bug;
 use super::round::{Ballot, Round, Verdict};
-use super::{
-    Effect, Failure, FailureKind, NodeId, OwnerId, PerNode, Reply, SendId, Settings, Standing, Turn, earliest,
-};
+use super::{Effect, Failure, NodeId, OwnerId, PerNode, Reply, SendId, Settings, Standing, Turn, earliest};
 use crate::owner::Owner;
 
 /// How long to wait for a lock.
@@ -350,11 +348,9 @@ impl Attempt {
     }
 
     fn after_try(&mut self, turn: &mut Turn<'_>) {
-        let fatal = self
-            .failures
-            .count(|failure| failure.as_ref().is_some_and(|failure| failure.kind == FailureKind::Fatal));
-        let hopeless = self.settings.nodes.saturating_sub(fatal) < self.settings.majority();
-        if hopeless || (self.patience == Patience::None && (!self.had_quorum || self.is_behind)) {
+        if self.settings.is_hopeless(&self.failures)
+            || (self.patience == Patience::None && (!self.had_quorum || self.is_behind))
+        {
             self.phase = Phase::Over(Some(Outcome::NoQuorum(self.failures.clone())));
         } else if self.patience == Patience::None {
             self.phase = Phase::Over(Some(Outcome::Held(self.standing.clone())));

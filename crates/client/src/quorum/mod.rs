@@ -262,6 +262,13 @@ impl Settings {
         }
     }
 
+    /// Whether so many nodes will refuse it again that no majority is left.
+    pub(crate) fn is_hopeless(&self, failures: &PerNode<Option<Failure>>) -> bool {
+        let refuses = |failure: &Failure| failure.kind == FailureKind::Fatal;
+        let fatal = failures.count(|failure| failure.as_ref().is_some_and(refuses));
+        self.nodes.saturating_sub(fatal) < self.majority()
+    }
+
     /// How many nodes are a majority.
     #[must_use]
     pub fn majority(&self) -> usize {

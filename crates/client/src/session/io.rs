@@ -147,7 +147,7 @@ impl Io {
                 retry_after: Duration::from_millis(standing.map_or(0, |standing| standing.ttl_ms)),
             },
             Outcome::TimedOut(standing) => Error::TimedOut { by: by(&standing) },
-            Outcome::NoQuorum(causes) if self.is_hopeless(&causes) => {
+            Outcome::NoQuorum(causes) if self.settings.is_hopeless(&causes) => {
                 Error::RefusedByNodes(self.causes(&causes))
             }
             Outcome::NoQuorum(causes) => match only(&causes) {
@@ -156,14 +156,6 @@ impl Io {
             },
             Outcome::Cancelled | Outcome::Won(_) => Error::TimedOut { by: None },
         }
-    }
-
-    /// Whether so many will refuse it again that no majority is left.
-    fn is_hopeless(&self, causes: &PerNode<Option<Failure>>) -> bool {
-        let refuses = |cause: &&Option<Failure>| {
-            cause.as_ref().is_some_and(|failure| failure.kind == FailureKind::Fatal)
-        };
-        self.settings.nodes.saturating_sub(causes.count(refuses)) < self.settings.majority()
     }
 
     /// One node is all there is, and it failed so.
