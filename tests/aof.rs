@@ -26,7 +26,7 @@ const MINUTE_MS: u64 = 60_000;
 type Step = (&'static str, fn(&Server, &mut Conn) -> u64);
 
 /// Every kind of change, one after the other on the same locks.
-const STEPS: [Step; 16] = [
+const STEPS: [Step; 17] = [
     ("a grant", |_, conn| acquire(conn, "lock", "a", MINUTE_MS)),
     ("a renewal", |_, conn| acquire(conn, "lock", "a", 3 * MINUTE_MS)),
     ("an extension", |_, conn| {
@@ -60,6 +60,12 @@ const STEPS: [Step; 16] = [
         acquire(conn, "lock", "d", MINUTE_MS);
         assert_eq!(cmd!(conn, "LOCK.BREAK", "lock").int(), 1);
         look(conn, "lock").unwrap().counter
+    }),
+    ("a break of some holders", |_, conn| {
+        let mut shared = |owner| cmd!(conn, "LOCK.ACQUIRE", "some", owner, MINUTE_MS, "SHARED").token();
+        let (first, _second) = (shared("e"), shared("f"));
+        assert_eq!(cmd!(conn, "LOCK.BREAK", "some", "MAXTOKEN", first).int(), 1);
+        look(conn, "some").unwrap().counter
     }),
     ("a fence", |_, conn| {
         cmd!(conn, "FENCE.ADVANCE", "fence", 10).no_err();

@@ -14,9 +14,11 @@ mod durable;
 
 use std::time::Instant;
 
-use common::{LONG_MS, SOON, info, issued, names, number, standing, stat_of, wait_queue, waiter, waiter_for};
+use common::{
+    LONG_MS, SOON, TOKEN_MAX, info, issued, names, number, standing, stat_of, wait_queue, waiter, waiter_for,
+};
 use durable::wire;
-use lockfence_testkit::{Reply, Server, ServerKind, args, cmd, send, server_tests, wait_until};
+use lockfence_testkit::{Conn, Reply, Server, ServerKind, args, cmd, send, server_tests, wait_until};
 
 const FIELDS: [&str; 11] = [
     "state", "mode", "limit", "token", "counter", "grants", "holders", "waiters", "owner", "ttl-ms",
@@ -199,7 +201,6 @@ server_tests! {
         }
         cmd!(conn, "LOCK.INFO").assert_err_prefix("ERR wrong number of arguments");
         cmd!(conn, "LOCK.BREAK").assert_err_prefix("ERR wrong number of arguments");
-        cmd!(conn, "LOCK.BREAK", "lock", "x").assert_err_prefix("ERR wrong number of arguments");
     }
 
     /// LOCK.INFO changes nothing: same digest, no token, nobody served out of turn; it is allowed on a replica.
@@ -285,6 +286,43 @@ server_tests! {
         assert_eq!(cmd!(conn, "FENCE.CHECK", "lock", token).token(), token, "it may still write");
         assert_eq!(cmd!(conn, "LOCK.BREAK", "lock").int(), 0);
         cmd!(conn, "FENCE.CHECK", "lock", token).assert_err_prefix("FENCED ");
+    }
+
+    /// MAXTOKEN names whom BREAK is to end: who came in since then stays, and a refused BREAK changes nothing.
+    fn break_up_to_a_token_spares_who_came_later(kind: ServerKind) {
+        let server = Server::start(kind);
+        let mut conn = server.connect();
+        let first = cmd!(conn, "LOCK.ACQUIRE", "lock", "a", LONG_MS).token();
+        assert_eq!(cmd!(conn, "LOCK.RELEASE", "lock", "a").int(), 1);
+        let second = cmd!(conn, "LOCK.ACQUIRE", "lock", "b", LONG_MS).token();
+        let _waiting = waiter(&server, "lock", "w", LONG_MS, 1);
+        let all = |conn: &mut Conn| (standing(conn, "lock"), issued(&server), cmd!(conn, "DEBUG", "DIGEST").text());
+        let before = all(&mut conn);
+        for max in [1, first, second - 1] {
+            assert_eq!(cmd!(conn, "LOCK.BREAK", "lock", "MAXTOKEN", max).int(), 0);
+        }
+        assert_eq!(all(&mut conn), before);
+        assert_eq!(cmd!(conn, "FENCE.CHECK", "lock", second).token(), second);
+        assert_eq!(cmd!(conn, "LOCK.BREAK", "lock", "maxtoken", second).int(), 1);
+        cmd!(conn, "FENCE.CHECK", "lock", second).assert_err_prefix("FENCED ");
+        assert_eq!(info(&mut conn, "lock").field("owner").text(), "w");
+    }
+
+    /// Of a free lock the last token may still write: a BREAK up to it takes that away, one up to a lower token does not.
+    /// However high MAXTOKEN is, the lock's numbers are not used up.
+    fn break_up_to_a_token_of_a_free_lock(kind: ServerKind) {
+        let server = Server::start(kind);
+        let mut conn = server.connect();
+        assert_eq!(cmd!(conn, "LOCK.BREAK", "lock", "MAXTOKEN", TOKEN_MAX).int(), 0);
+        assert_eq!(cmd!(conn, "EXISTS", "lock").int(), 0);
+        let token = cmd!(conn, "LOCK.ACQUIRE", "lock", "h", LONG_MS).token();
+        assert_eq!(cmd!(conn, "LOCK.RELEASE", "lock", "h").int(), 1);
+        assert_eq!(cmd!(conn, "LOCK.BREAK", "lock", "MAXTOKEN", token - 1).int(), 0);
+        assert_eq!(cmd!(conn, "FENCE.CHECK", "lock", token).token(), token, "it may still write");
+        assert_eq!(cmd!(conn, "LOCK.BREAK", "lock", "MAXTOKEN", token).int(), 0);
+        cmd!(conn, "FENCE.CHECK", "lock", token).assert_err_prefix("FENCED ");
+        assert_eq!(cmd!(conn, "LOCK.BREAK", "lock", "MAXTOKEN", TOKEN_MAX).int(), 0);
+        assert!(number(&mut conn, "lock", "counter").unsigned_abs() < TOKEN_MAX / 2);
     }
 
     /// Whoever may RESTORE, set the eviction policy or break locks does not fill the log: what is left out is counted.

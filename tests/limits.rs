@@ -112,7 +112,6 @@ server_tests! {
             args!["LOCK.EXTEND", "held", "me"],
             args!["LOCK.INFO"],
             args!["LOCK.BREAK"],
-            args!["LOCK.BREAK", "held", "x"],
         ] {
             commands.push((words, "ERR wrong number of arguments", ""));
         }
@@ -153,6 +152,19 @@ server_tests! {
             (&[b"MINTOKEN"], "MINTOKEN"),
             (&[b"MINTOKEN", b"5", b"MINTOKEN", b"5"], "MINTOKEN"),
         ];
+        let order: [(&[&[u8]], &str); 4] = [
+            (&[b"bogus"], "\"bogus\""),
+            (&[b"MAXTOKEN"], "MAXTOKEN"),
+            (&[b"MAXTOKEN", b"5", b"maxtoken", b"5"], "MAXTOKEN"),
+            (&[b"MAXTOKEN", b"5", b"5"], "\"5\""),
+        ];
+        for (options, named) in order {
+            for lock in ["held", "none"] {
+                let mut words = args!["LOCK.BREAK", lock];
+                words.extend(options.iter().map(|word| word.to_vec()));
+                commands.push((words, "ERR ", named));
+            }
+        }
         for (options, named) in extend {
             let rest: Vec<&[u8]> = [&b"1000"[..]].into_iter().chain(options.iter().copied()).collect();
             commands.extend(on_all("LOCK.EXTEND", &rest).into_iter().map(|words| (words, "ERR ", named)));
@@ -191,6 +203,8 @@ server_tests! {
         let (server, _next) = scene(kind);
         let mut commands = Vec::new();
         for bad in BAD_TOKENS {
+            let words = args!["LOCK.BREAK", "held", "MAXTOKEN", bad];
+            commands.push((words, "ERR MAXTOKEN must be a decimal integer from 1 to 9007199254740991", ""));
             for command in ["LOCK.ACQUIRE", "LOCK.EXTEND"] {
                 for words in on_all(command, &[b"1000", b"MINTOKEN", bad]) {
                     commands.push((words, "ERR MINTOKEN must be a decimal integer from 1 to 9007199254740991", ""));

@@ -48,7 +48,7 @@ server_tests! {
                 ("lock.release", 3, vec!["write", "fast"], one),
                 ("lock.extend", -4, vec!["write", "fast"], one),
                 ("lock.info", -2, vec!["readonly"], one),
-                ("lock.break", 2, vec!["write", "admin"], one),
+                ("lock.break", -2, vec!["write", "admin"], one),
                 ("fence.write", -5, vec!["write", "denyoom", "movablekeys"], [1, 3, 2]),
                 ("fence.call", -4, vec!["write", "movablekeys"], one),
                 ("fence.check", 3, vec!["readonly", "fast"], one),

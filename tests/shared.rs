@@ -544,6 +544,32 @@ server_tests! {
         pair.assert_equal();
     }
 
+    /// LOCK.BREAK MAXTOKEN ends the holders up to that token, and fences them at once; the others go on.
+    fn break_up_to_a_token_ends_some_of_them(kind: ServerKind) {
+        let (pair, mut conn) = Pair::start(kind);
+        for (lock, mode, count) in [("shared", "SHARED", 5), ("limit", "LIMIT 9", 5), ("crowd", "LIMIT 200", 150)] {
+            let tokens: Vec<u64> = (0..count).map(|n| take(&mut conn, lock, format!("h{n}"), mode)).collect();
+            let mut next = waits(&pair, lock, "next", "", 1);
+            let (seen, later) = tokens.split_at(tokens.len() - 2);
+            assert_eq!(cmd!(conn, "LOCK.RELEASE", lock, "h0").int(), 1);
+            let counter = number(&mut conn, lock, "counter");
+            let order = args!["LOCK.BREAK", lock, "MAXTOKEN", seen[seen.len() - 1]];
+            assert_eq!(conn.cmd(&order).int(), count - 3);
+            assert_eq!(number(&mut conn, lock, "counter"), counter, "no token is used up");
+            for token in seen {
+                cmd!(conn, "FENCE.WRITE", lock, *token, "data", "late").assert_err_prefix("FENCED ");
+            }
+            for token in later {
+                cmd!(conn, "FENCE.WRITE", lock, *token, "data", "good").ok();
+            }
+            assert_eq!(conn.cmd(&order).int(), 0, "they are ended");
+            pair.assert_equal();
+            assert_eq!(cmd!(conn, "LOCK.BREAK", lock, "MAXTOKEN", later[1]).int(), 2);
+            assert!(next.recv(SOON).token() > later[1]);
+        }
+        pair.assert_equal();
+    }
+
     /// LOCK.INFO of several holders: mode, limit, the first of them; FULL COUNT n bounds both lists.
     fn info_tells_of_several_holders(kind: ServerKind) {
         let (pair, mut conn) = Pair::start(kind);

@@ -1,6 +1,6 @@
-//! `LOCK.BREAK lock`
+//! `LOCK.BREAK lock [MAXTOKEN t]`
 
-use lockfence_core::error::Refusal;
+use lockfence_core::request::Break;
 
 use super::refuse_on_replica;
 use crate::boundary::Call;
@@ -10,13 +10,11 @@ use crate::server::{Ctx, Key};
 use crate::turn::at_lock;
 
 pub(crate) fn run(call: &Call<'_>) -> Result<(), Failure> {
-    if !call.words.is_empty() {
-        return Err(Refusal::WrongArity("lock.break").into());
-    }
+    let request = Break::parse(call.words)?;
     refuse_on_replica()?;
     let name = call.key()?;
     let mut key = Key::to_write(call.ctx, name);
-    let ended = at_lock(&mut key, |turn| turn.break_all())?;
+    let ended = at_lock(&mut key, |turn| turn.break_holders(request))?;
     if ended > 0 {
         tell(call.ctx, name.bytes(), ended);
     }

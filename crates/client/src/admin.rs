@@ -25,6 +25,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use lockfence_core::ids::Mode;
+use lockfence_core::ids::Token;
+use lockfence_core::request::Break;
 use redis::{Cmd, Value};
 use tokio::task::JoinSet;
 
@@ -169,12 +171,40 @@ impl Admin {
     /// once, and are told at their next renewal at the latest; the next in the queue is granted. On a quorum a holder
     /// has lost the lock once a majority of the nodes has carried it out.
     pub async fn break_lock(&self, lock: impl AsRef<[u8]>) -> Vec<AtNode<u64>> {
+        self.order(lock.as_ref(), |_| Ok(Some(Break::default()))).await
+    }
+
+    /// As [`Admin::break_lock`], but only for those who were there at that [`Admin::look`]: each node ends its holders up
+    /// to the token it was at, so that whoever was granted the lock since then keeps it. A node that had no record of the
+    /// lock then, or did not answer, is left alone.
+    pub async fn break_seen(
+        &self,
+        lock: impl AsRef<[u8]>,
+        seen: &[AtNode<Option<LockState>>],
+    ) -> Vec<AtNode<u64>> {
+        self.order(lock.as_ref(), |node| up_to(node, seen)).await
+    }
+
+    /// Gives each node its order, if it has one; 0 where not.
+    async fn order(
+        &self,
+        lock: &[u8],
+        order: impl Fn(&str) -> Result<Option<Break>, String>,
+    ) -> Vec<AtNode<u64>> {
         let within = self.within;
-        let break_at = |node: Arc<Node>, lock: Vec<u8>| async move {
-            let ended = answered(node.send(command(&[b"LOCK.BREAK", &lock]), &lock, within).await)?;
-            number(&ended).ok_or_else(|| strange(&ended))
+        let carry_out = |node: Arc<Node>, lock: Vec<u8>| {
+            let order = order(node.name());
+            async move {
+                let Some(order) = order? else { return Ok(0) };
+                let mut cmd = Cmd::new();
+                for word in order.words(&lock) {
+                    cmd.arg(word);
+                }
+                let ended = answered(node.send(cmd, &lock, within).await)?;
+                number(&ended).ok_or_else(|| strange(&ended))
+            }
         };
-        self.at_all(lock.as_ref(), break_at).await
+        self.at_all(lock, carry_out).await
     }
 
     /// Carries out `work` on `subject` at all nodes at once. Dropping the future ends it.
@@ -207,6 +237,14 @@ impl Admin {
         });
         named.collect()
     }
+}
+
+/// Those at that node who were there then: nobody where it had no record.
+fn up_to(node: &str, seen: &[AtNode<Option<LockState>>]) -> Result<Option<Break>, String> {
+    let then = seen.iter().find(|other| other.node == node);
+    let Some(then) = then else { return Err("it was not asked before".to_owned()) };
+    let counter = then.answer.as_ref().map_err(Clone::clone)?.as_ref().map(|state| state.counter);
+    Ok(counter.and_then(Token::new).map(|max| Break { max_token: Some(max) }))
 }
 
 /// The names of all locks that match: at the one server, or at all that a cluster has.

@@ -90,6 +90,39 @@ server_tests! {
         });
     }
 
+    /// Whoever came in after the look keeps the lock, at each node by that node's own tokens.
+    fn a_break_of_those_seen_spares_who_came_later(kind: ServerKind) {
+        let servers: Vec<Server> = (0..3).map(|_| Server::start(kind)).collect();
+        let take = |server: &Server, owner: &str| {
+            cmd!(server.connect(), "LOCK.ACQUIRE", "lock", owner, 600_000, "SHARED").token();
+        };
+        // The third has no record of the lock yet.
+        take(&servers[0], "a");
+        std::thread::sleep(Duration::from_millis(2)); // the nodes' tokens differ
+        take(&servers[1], "a");
+        run(async {
+            let admin = client(&servers).admin();
+            let answers = |answers: Vec<lockfence_client::admin::AtNode<u64>>| -> Vec<_> {
+                answers.into_iter().map(|node| node.answer).collect()
+            };
+            let mut seen = admin.look("lock", 0).await;
+            servers.iter().for_each(|server| take(server, "b"));
+            assert_eq!(answers(admin.break_seen("lock", &seen).await), [Ok(1), Ok(1), Ok(0)]);
+            let now = admin.look("lock", 0).await;
+            for node in now {
+                let state = node.answer.unwrap().unwrap();
+                let owners: Vec<_> = state.holder_list.iter().map(|holder| holder.owner.bytes()).collect();
+                assert_eq!(owners, [b"b"], "{}", node.node);
+            }
+            assert_eq!(answers(admin.break_seen("lock", &seen).await), [Ok(0), Ok(0), Ok(0)]);
+            // One that was not heard then is left alone.
+            seen = admin.look("lock", 0).await;
+            seen[1].answer = Err("silent".to_owned());
+            let answers = answers(admin.break_seen("lock", &seen).await);
+            assert_eq!(answers, [Ok(1), Err("silent".to_owned()), Ok(1)]);
+        });
+    }
+
     /// A break reaches the holder, and each node says for itself what it did.
     fn a_break_is_a_loss(kind: ServerKind) {
         let servers: Vec<Server> = (0..3).map(|_| Server::builder(kind).may_die().start()).collect();

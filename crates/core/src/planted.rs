@@ -58,6 +58,8 @@ pub enum Bug {
     OneServed = 22,
     /// Those who wait are looked at when the last lease ends, not when they fit.
     LookedAtLate = 23,
+    /// BREAK ends all holders, whatever MAXTOKEN says.
+    BreakEndsAll = 24,
 }
 
 #[cfg(feature = "planted")]

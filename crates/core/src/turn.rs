@@ -15,7 +15,7 @@ use crate::limits;
 use crate::lock::Lock;
 use crate::planted::{self, Bug};
 use crate::queue::{Answer, Grant, Outcome, Queue, Standing, WaiterId};
-use crate::request::Acquire;
+use crate::request::{Acquire, Break};
 use crate::token::Issuer;
 
 /// How many leases that are over a grant takes out of the record: where very many end together it is not one command
@@ -116,9 +116,21 @@ impl<H: Clone> Turn<'_, H> {
         Ok(true)
     }
 
-    /// LOCK.BREAK: how many holders were ended. A token is used up, so that they are fenced at once; then the queue
-    /// is served. At the highest token there is none to use up, and none is needed: there only a live lease counts.
-    pub fn break_all(&mut self) -> u64 {
+    /// LOCK.BREAK: how many holders were ended. Then the queue is served.
+    pub fn break_holders(&mut self, request: Break) -> u64 {
+        let counter = self.lock.counter();
+        let below = request.max_token.map(Token::get).filter(|max| *max < counter);
+        let ended = match below {
+            Some(max) if !planted::is(Bug::BreakEndsAll) => self.break_up_to(max),
+            _ => self.break_all(),
+        };
+        self.serve_queue();
+        ended
+    }
+
+    /// A token is used up, so that all are fenced at once. At the highest token there is none to use up, and none is
+    /// needed: there only a live lease counts.
+    fn break_all(&mut self) -> u64 {
         let ended = self.lock.live_count(self.now.mono);
         if self.lock.counter() > 0 {
             let token = self.issuer.next(self.lock, None, self.now);
@@ -128,8 +140,16 @@ impl<H: Clone> Turn<'_, H> {
                 self.took(token);
             }
         }
-        self.serve_queue();
         ended
+    }
+
+    /// Ends those whose token is at most `max`, which is below the counter: they are fenced without using up a token.
+    fn break_up_to(&mut self, max: u64) -> u64 {
+        let live = self.lock.holders().take_while(|holder| holder.token <= max);
+        let live = live.filter(|holder| holder.live(self.now.mono));
+        let ended: Vec<Box<[u8]>> = live.map(|holder| (*holder.owner.bytes()).into()).collect();
+        self.end(&ended);
+        u64::try_from(ended.len()).unwrap_or(u64::MAX)
     }
 
     /// Grants the lock to those at the head of the queue, as long as they fit. Called by every command, and by the

@@ -25,7 +25,7 @@ use lockfence_core::planted::{Bug, plant};
 const SCHEDULES: u64 = 400;
 
 /// Each bug, and the promise that it must be seen to break (it may break others before).
-const BUGS: [(Bug, Broken); 19] = [
+const BUGS: [(Bug, Broken); 20] = [
     (Bug::TokenNotRaised, Broken::Token),
     (Bug::TokenRestartsAfterDelete, Broken::Token),
     (Bug::LeaseEndInclusive, Broken::State),
@@ -45,6 +45,7 @@ const BUGS: [(Bug, Broken); 19] = [
     (Bug::LimitOneMore, Broken::Answer),
     (Bug::OneServed, Broken::Answer),
     (Bug::LookedAtLate, Broken::Answer),
+    (Bug::BreakEndsAll, Broken::Answer),
 ];
 
 #[test]

@@ -12,7 +12,7 @@ use lockfence_core::clock::Ttl;
 use lockfence_core::error::Refusal;
 use lockfence_core::ids::{Mode, Owner, Token};
 use lockfence_core::limits::{HOLDERS_MAX, INFO_COUNT_DEFAULT, OWNER_BYTES_MAX, TOKEN_MAX, TTL_MS_MAX};
-use lockfence_core::request::{Acquire, Advance, Extend, Info, Release, Wait, split_fenced};
+use lockfence_core::request::{Acquire, Advance, Break, Extend, Info, Release, Wait, split_fenced};
 use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy, any, prop_oneof};
 use proptest::test_runner::{Config, RngSeed};
@@ -27,6 +27,7 @@ enum Command {
     Release,
     Extend,
     Info,
+    Break,
     Advance,
     Write,
     Call,
@@ -40,6 +41,7 @@ impl Command {
             Self::Release => Release::parse(words).map(drop),
             Self::Extend => Extend::parse(words, TTL_MS_MAX).map(drop),
             Self::Info => Info::parse(words).map(drop),
+            Self::Break => Break::parse(words).map(drop),
             Self::Advance => Advance::parse(words).map(drop),
             Self::Write => split_fenced("fence.write", words, 2).map(drop),
             Self::Call => split_fenced("fence.call", words, 1).map(drop),
@@ -60,7 +62,7 @@ fn line(refused: Result<(), Refusal>) -> Option<String> {
 
 #[test]
 fn what_is_refused_and_how() {
-    use Command::{Acquire, Advance, Call, Check, Extend, Info, Release, Write};
+    use Command::{Acquire, Advance, Break, Call, Check, Extend, Info, Release, Write};
     let table = [
         (Acquire, "", "ERR wrong number of arguments for 'lock.acquire' command"),
         (Acquire, "me", "ERR wrong number of arguments for 'lock.acquire' command"),
@@ -91,6 +93,10 @@ fn what_is_refused_and_how() {
         (Info, "FULL COUNT 2 COUNT 2", "ERR option COUNT is given twice"),
         (Info, "FULL COUNT 2 more", "ERR unknown option \"more\""),
         (Info, "COUNT 2", "ERR unknown option \"COUNT\""),
+        (Break, "5", "ERR unknown option \"5\""),
+        (Break, "MAXTOKEN", "ERR option MAXTOKEN needs a value"),
+        (Break, "MAXTOKEN 5 MAXTOKEN 5", "ERR option MAXTOKEN is given twice"),
+        (Break, "MAXTOKEN 5 more", "ERR unknown option \"more\""),
         (Advance, "", "ERR wrong number of arguments for 'fence.advance' command"),
         (Advance, "7 EX 5", "ERR unknown option \"EX\""),
         (Advance, "7 PX", "ERR option PX needs a value"),
@@ -116,7 +122,7 @@ fn an_option_that_is_no_text_is_named_as_far_as_it_can_be() {
 }
 
 /// Each number of each command: the words before and after it, its name in errors, its range.
-const NUMBERS: [(Command, &str, &str, &str, u64, u64); 12] = [
+const NUMBERS: [(Command, &str, &str, &str, u64, u64); 13] = [
     (Command::Acquire, "me", "", "ttl-ms", 1, TTL_MS_MAX),
     (Command::Acquire, "me 100 WAIT", "", "WAIT timeout-ms", 0, TTL_MS_MAX),
     (Command::Acquire, "me 100 LIMIT", "", "LIMIT", 1, HOLDERS_MAX as u64),
@@ -124,6 +130,7 @@ const NUMBERS: [(Command, &str, &str, &str, u64, u64); 12] = [
     (Command::Extend, "me", "", "ttl-ms", 1, TTL_MS_MAX),
     (Command::Extend, "me 100 MINTOKEN", "", "MINTOKEN", 1, TOKEN_MAX),
     (Command::Info, "FULL COUNT", "", "COUNT", 0, u32::MAX as u64),
+    (Command::Break, "MAXTOKEN", "", "MAXTOKEN", 1, TOKEN_MAX),
     (Command::Advance, "", "", "token", 1, TOKEN_MAX),
     (Command::Advance, "7 PX", "", "PX ms", 1, TTL_MS_MAX),
     (Command::Write, "", "key value", "token", 1, TOKEN_MAX),
@@ -226,6 +233,7 @@ fn names_of_options_are_read_whatever_their_case() {
         Token::new(9)
     );
     assert_eq!(Advance::parse(&[b"7", b"px", b"9"]).unwrap().px_ms, Some(9));
+    assert_eq!(Break::parse(&[b"maxToken", b"9"]).unwrap().max_token, Token::new(9));
     assert_eq!(Info::parse(&[]).unwrap().full, None);
     assert_eq!(Info::parse(&[b"full"]).unwrap().full, Some(INFO_COUNT_DEFAULT));
     assert_eq!(Info::parse(&[b"Full", b"count", b"3"]).unwrap().full, Some(3));
@@ -287,6 +295,10 @@ proptest! {
         let release = Release { owner };
         let words = release.words(b"lock");
         prop_assert_eq!(Release::parse(&after_the_lock(&words)), Ok(release));
+
+        let order = Break { max_token: min_token };
+        let words = order.words(b"lock");
+        prop_assert_eq!(Break::parse(&after_the_lock(&words)), Ok(order));
     }
 
     #[test]
@@ -294,7 +306,7 @@ proptest! {
         let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
         let commands = [
             Command::Acquire, Command::Release, Command::Extend, Command::Info,
-            Command::Advance, Command::Write, Command::Call, Command::Check,
+            Command::Break, Command::Advance, Command::Write, Command::Call, Command::Check,
         ];
         for command in commands {
             if let Some(line) = line(command.parse(&words)) {

@@ -20,7 +20,7 @@ use lockfence_core::event::{Event, Lease};
 use lockfence_core::ids::{Mode, Owner, Token};
 use lockfence_core::limits::{FLOOR_MARGIN_US, LEAP_MAX, LOADED_AHEAD_US, PROPOSAL_AHEAD_US, TOKEN_MAX};
 use lockfence_core::lock::Lock;
-use lockfence_core::request::Acquire;
+use lockfence_core::request::{Acquire, Break};
 use lockfence_core::token::TokenSource;
 
 const SECOND: i64 = 1_000_000;
@@ -369,7 +369,7 @@ fn the_highest_token_ends_its_lock_and_no_other() {
     let mut node = Node::settled();
     node.restore(A, TOKEN_MAX);
     assert_eq!(node.ask(A, None), Err(Why::Exhausted));
-    assert_eq!(node.command(A, |turn| Ok(turn.break_all())), Reply::Number(0));
+    assert_eq!(node.command(A, |turn| Ok(turn.break_holders(Break::default()))), Reply::Number(0));
     assert_eq!(node.release(A), Reply::Number(0));
     let other = node.grant(B);
     assert!(other <= node.base() + LOADED_AHEAD_US + 1, "{other} is far ahead of {}", node.base());
@@ -406,7 +406,7 @@ fn at_the_highest_token_break_ends_the_lease_and_its_token() {
         };
         assert_eq!(check(&node), Ok(TOKEN_MAX), "its holder may write");
         let ended = match end {
-            "break" => node.command(A, |turn| Ok(turn.break_all())),
+            "break" => node.command(A, |turn| Ok(turn.break_holders(Break::default()))),
             _ => node.release(A),
         };
         assert_eq!(ended, Reply::Number(1));

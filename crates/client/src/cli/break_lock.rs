@@ -14,24 +14,35 @@ use crate::{escape, json, nodes, say, time};
 pub(crate) async fn run(args: &Break) -> Result<u8, Failed> {
     let admin = nodes::admin(&args.nodes)?;
     let name = nodes::bytes(&args.lock);
-    if !args.yes
-        && let Some(why_not) = ask(&admin, name).await?
-    {
-        say::line(&why_not);
-        return Ok(NOT_HELD);
+    if args.yes {
+        return told(name, &admin.break_lock(name).await, &admin, args.json);
     }
-    let answers = admin.break_lock(name).await;
-    let ended = answers.iter().filter_map(|node| node.answer.as_ref().ok()).copied().max().unwrap_or(0);
-    tell(name, ended, &answers, admin.majority(), args.json)?;
-    verdict(&answers, admin.majority())?;
-    Ok(if ended == 0 { NOT_HELD } else { 0 })
+    let seen = match ask(&admin, name).await? {
+        Asked::Yes(seen) => seen,
+        Asked::No(why) => return Ok(not_held(&why)),
+    };
+    let answers = admin.break_seen(name, &seen.answers).await;
+    if ended(&answers) == 0 && !args.json {
+        verdict(&answers, seen.majority)?;
+        return Ok(not_held(&why_none(&look(&admin, name).await?, name)));
+    }
+    told(name, &answers, &admin, args.json)
 }
 
-/// Shows who holds the lock, and asks. Says why nothing is to be broken, if so.
+/// What the person said to the question.
+enum Asked {
+    /// To break those who were seen then.
+    Yes(Look),
+    /// Nothing, or there is nothing to be broken any more; why.
+    No(String),
+}
+
+/// Shows who holds the lock, and asks.
 ///
-/// The order to the servers names no holder. So it is looked again once the answer is there, which may take a person a
-/// while, and only who was shown is broken; what remains is the time from that look to the order.
-async fn ask(admin: &Admin, name: &[u8]) -> Result<Option<String>, Failed> {
+/// An answer may take a person a while. So it is looked again once it is there: only those who were shown are broken, and
+/// the order to the servers names them by that second look. (By the first one a holder whose token a quorum has raised
+/// since would be passed over.)
+async fn ask(admin: &Admin, name: &[u8]) -> Result<Asked, Failed> {
     if !io::stdin().is_terminal() {
         return Err(Failed::new(
             USAGE,
@@ -41,19 +52,31 @@ async fn ask(admin: &Admin, name: &[u8]) -> Result<Option<String>, Failed> {
     let shown = look(admin, name).await?;
     let merged = shown.merged();
     if merged.state == State::Free {
-        return Ok(Some(nobody(name)));
+        return Ok(Asked::No(nobody(name)));
     }
     if !is_sure(&question(&merged))? {
-        return Ok(Some("nothing was broken".to_owned()));
+        return Ok(Asked::No("nothing was broken".to_owned()));
     }
     let now = look(admin, name).await?;
-    if now.merged().state == State::Free {
-        return Ok(Some(nobody(name)));
+    Ok(if now.merged().state != State::Free && knows(&shown.answers, &now.answers) {
+        Asked::Yes(now)
+    } else {
+        Asked::No(why_none(&now, name))
+    })
+}
+
+fn not_held(why: &str) -> u8 {
+    say::line(why);
+    NOT_HELD
+}
+
+/// Why nobody who was shown is left to be broken.
+fn why_none(now: &Look, name: &[u8]) -> String {
+    let merged = now.merged();
+    if merged.state == State::Free {
+        return nobody(name);
     }
-    Ok((!knows(&shown.answers, &now.answers)).then(|| {
-        let who = holder(&now.merged());
-        format!("the holder has changed: it is {who} now; nothing was broken")
-    }))
+    format!("the holder has changed: it is {} now; nothing was broken", holder(&merged))
 }
 
 async fn look(admin: &Admin, name: &[u8]) -> Result<Look, Failed> {
@@ -86,6 +109,18 @@ fn nobody(name: &[u8]) -> String {
 
 fn holder(lock: &Merged<'_>) -> String {
     lock.owner.map_or_else(|| "somebody".to_owned(), escape::owner)
+}
+
+fn ended(answers: &[AtNode<u64>]) -> u64 {
+    answers.iter().filter_map(|node| node.answer.as_ref().ok()).copied().max().unwrap_or(0)
+}
+
+/// Says what came of the order, and gives the exit code.
+fn told(name: &[u8], answers: &[AtNode<u64>], admin: &Admin, as_json: bool) -> Result<u8, Failed> {
+    let ended = ended(answers);
+    tell(name, ended, answers, admin.majority(), as_json)?;
+    verdict(answers, admin.majority())?;
+    Ok(if ended == 0 { NOT_HELD } else { 0 })
 }
 
 fn tell(

@@ -10,6 +10,7 @@ use lockfence_core::error::Refusal;
 use lockfence_core::event::Event;
 use lockfence_core::ids::{Mode, Owner, Token};
 use lockfence_core::lock::{Holder, Lock};
+use lockfence_core::request::Break;
 use lockfence_core::token::{Issuer, TokenSource};
 use lockfence_core::turn::{Acquired, Turn};
 
@@ -143,7 +144,7 @@ impl Node {
 
     /// LOCK.BREAK.
     pub(crate) fn break_lock(&mut self, now: Now, answers: &mut Answers) {
-        self.turn(now, |turn| turn.break_all());
+        self.turn(now, |turn| turn.break_holders(Break::default()));
         self.serve(now, answers);
     }
 

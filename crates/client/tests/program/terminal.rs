@@ -5,7 +5,7 @@ use std::io::{Read as _, Write as _};
 use std::process::Child;
 use std::sync::{Arc, Mutex};
 
-use lockfence_testkit::{Server, cmd, wait_until};
+use lockfence_testkit::{Direction, Proxy, Server, cmd, wait_until};
 use nix::pty::openpty;
 
 use crate::common::*;
@@ -19,7 +19,11 @@ struct Shell {
 
 impl Shell {
     fn open(server: &Server) -> Self {
-        let shell = Self::run(server, "bash", &["--norc", "--noprofile", "--noediting", "-i"]);
+        Self::open_at(&server.url())
+    }
+
+    fn open_at(url: &str) -> Self {
+        let shell = Self::run_at((24, 100), url, "bash", &["--norc", "--noprofile", "--noediting", "-i"]);
         shell.wait("prompt> ");
         shell
     }
@@ -30,7 +34,11 @@ impl Shell {
     }
 
     /// The same on a terminal with so many lines and columns.
-    fn run_in((ws_row, ws_col): (u16, u16), server: &Server, program: &str, args: &[&str]) -> Self {
+    fn run_in(size: (u16, u16), server: &Server, program: &str, args: &[&str]) -> Self {
+        Self::run_at(size, &server.url(), program, args)
+    }
+
+    fn run_at((ws_row, ws_col): (u16, u16), url: &str, program: &str, args: &[&str]) -> Self {
         let size = nix::pty::Winsize { ws_row, ws_col, ws_xpixel: 0, ws_ypixel: 0 };
         let pty = openpty(Some(&size), None).unwrap();
         let (input, output, error) = (
@@ -40,7 +48,7 @@ impl Shell {
         );
         let mut command = with_usual_signals("setsid");
         command.args(["--ctty", "--wait", program]).args(args);
-        command.env("LOCKFENCE_NODES", server.url());
+        command.env("LOCKFENCE_NODES", url);
         command.env("PS1", "prompt> ").env("L", PROGRAM).env("TERM", "xterm");
         let child = command.stdin(input).stdout(output).stderr(error).spawn().unwrap();
         drop(command); // and with it the other ends
@@ -310,6 +318,26 @@ fn break_breaks_whom_it_has_shown() {
     cmd!(conn, "LOCK.RELEASE", "lock", "bob").no_err();
     shell.line("y", "nobody holds");
     shell.line("echo code=$?", "code=1");
+}
+
+/// Nor when the other one gets it while the order is on its way: the order names whom it is to break.
+#[test]
+fn break_spares_who_comes_in_at_the_last_moment() {
+    let Some(server) = server() else { return };
+    let proxy = Proxy::to(&server);
+    let shell = Shell::open_at(&proxy.url());
+    take(&server, "alice");
+    shell.line("$L break lock", "Break it? [y/N] ");
+    proxy.hold_after(Direction::ToServer, 1); // it looks once more
+    shell.keys("y\n");
+    wait_until("the order to be on its way", LONG, || proxy.held(), |held| *held == 1);
+    let mut conn = server.connect();
+    cmd!(conn, "LOCK.RELEASE", "lock", "alice").no_err();
+    take(&server, "bob");
+    proxy.pass();
+    shell.wait("the holder has changed: it is b… now; nothing was broken");
+    shell.line("echo code=$?", "code=1");
+    assert_eq!(cmd!(conn, "LOCK.RELEASE", "lock", "bob").int(), 1);
 }
 
 /// Terminals that do not know their size, as of some containers and editors, get whole lines.

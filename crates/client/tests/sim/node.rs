@@ -9,7 +9,7 @@ use lockfence_core::event::Event;
 use lockfence_core::ids::{Mode, Owner, Token};
 use lockfence_core::lock::{Holder, Lock};
 use lockfence_core::queue::{Answer, Outcome, Standing as CoreStanding, Waiter, WaiterId};
-use lockfence_core::request::{Acquire, Wait};
+use lockfence_core::request::{Acquire, Break, Wait};
 use lockfence_core::room::Room;
 use lockfence_core::token::{Floor, Issuer, TokenSource};
 use lockfence_core::turn::{Acquired, Turn, standing};
@@ -241,7 +241,7 @@ impl Node {
     /// An administrator's LOCK.BREAK.
     pub(crate) fn break_lock(&mut self, true_now: u64, answers: &mut Vec<(Msg, Reply)>) {
         let now = self.now(true_now);
-        self.turn(now, answers, |turn| turn.break_all());
+        self.turn(now, answers, |turn| turn.break_holders(Break::default()));
     }
 
     /// An administrator's DEL: whoever waits is told to ask again.

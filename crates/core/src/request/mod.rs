@@ -9,7 +9,7 @@ mod simple;
 pub use acquire::{Acquire, Wait};
 pub use fence::{Advance, split_fenced};
 pub use number::{number, token};
-pub use simple::{Extend, Info, Release};
+pub use simple::{Break, Extend, Info, Release};
 
 /// Compares an option's name, whatever its case.
 pub(crate) fn is(word: &[u8], name: &str) -> bool {

@@ -1,4 +1,4 @@
-//! `LOCK.RELEASE`, `LOCK.EXTEND` and `LOCK.INFO`.
+//! `LOCK.RELEASE`, `LOCK.EXTEND`, `LOCK.INFO` and `LOCK.BREAK`.
 
 use alloc::string::ToString as _;
 use alloc::vec;
@@ -113,5 +113,41 @@ impl Info {
             [_, _, more, ..] if is(more, "COUNT") => Err(Refusal::OptionTwice("COUNT")),
             [_, _, more, ..] => Err(Refusal::UnknownOption(quoted(more))),
         }
+    }
+}
+
+/// `LOCK.BREAK lock [MAXTOKEN t]`
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Break {
+    /// Only holders whose token is at most this.
+    pub max_token: Option<Token>,
+}
+
+impl Break {
+    /// Reads the words after the lock's name.
+    ///
+    /// # Errors
+    /// A refusal that names the offending word.
+    pub fn parse(words: &[&[u8]]) -> Result<Self, Refusal> {
+        let max_token = match words {
+            [] => None,
+            [word, ..] if !is(word, "MAXTOKEN") => return Err(Refusal::UnknownOption(quoted(word))),
+            [_] => return Err(Refusal::OptionWithoutValue("MAXTOKEN")),
+            [_, max] => Some(token("MAXTOKEN", max)?),
+            [_, _, more, ..] if is(more, "MAXTOKEN") => return Err(Refusal::OptionTwice("MAXTOKEN")),
+            [_, _, more, ..] => return Err(Refusal::UnknownOption(quoted(more))),
+        };
+        Ok(Self { max_token })
+    }
+
+    /// The whole command, as a client sends it.
+    #[must_use]
+    pub fn words(&self, lock: &[u8]) -> Vec<Vec<u8>> {
+        let mut words = vec![b"LOCK.BREAK".to_vec(), lock.to_vec()];
+        if let Some(token) = self.max_token {
+            words.push(b"MAXTOKEN".to_vec());
+            words.push(token.get().to_string().into_bytes());
+        }
+        words
     }
 }

@@ -206,7 +206,30 @@ impl Model {
         Ok(())
     }
 
-    pub(crate) fn break_all(&mut self, id: u64, at: Name, seen: &Seen<'_>) -> Result<(), Found> {
+    pub(crate) fn break_lock(
+        &mut self,
+        id: u64,
+        at: Name,
+        max: Option<u64>,
+        seen: &Seen<'_>,
+    ) -> Result<(), Found> {
+        let ended = match max {
+            Some(max) if max < self.counter(at) => self.break_up_to(at, max, seen.time.mono),
+            _ => self.break_all(at, seen)?,
+        };
+        self.serve(at, seen)?;
+        self.tell(id, Reply::Number(ended));
+        Ok(())
+    }
+
+    /// No token is used up: those who are ended are below the counter, so that nobody accepts theirs.
+    fn break_up_to(&mut self, at: Name, max: u64, now: i64) -> u64 {
+        let before = self.live(at, now).len();
+        self.record_mut(at).holders.retain(|holder| holder.token > max);
+        (before - self.live(at, now).len()) as u64
+    }
+
+    fn break_all(&mut self, at: Name, seen: &Seen<'_>) -> Result<u64, Found> {
         let ended = self.live(at, seen.time.mono).len() as u64;
         if self.record(at).is_some() {
             let view = seen.view(at).ok_or_else(|| state("the lock has gone", at))?;
@@ -226,9 +249,7 @@ impl Model {
             record.counter = used_up;
             self.good(at, used_up);
         }
-        self.serve(at, seen)?;
-        self.tell(id, Reply::Number(ended));
-        Ok(())
+        Ok(ended)
     }
 
     pub(crate) fn check(&self, at: Name, token: u64, now: i64) -> Reply {

@@ -127,6 +127,13 @@ impl Run {
         }
     }
 
+    /// The nth token that this name has seen, from the last.
+    fn token_seen(&self, at: Name, nth: u8) -> Option<u64> {
+        let tokens = self.model.tokens_of(at);
+        let from_the_last = usize::from(nth).checked_rem(tokens.len());
+        from_the_last.and_then(|nth| tokens.into_iter().rev().nth(nth))
+    }
+
     fn step(&mut self, step: &Step) -> Result<(), Found> {
         self.last_id += 1;
         let id = self.last_id;
@@ -148,15 +155,17 @@ impl Run {
                 self.then(|model, seen| model.extend((id, at, owner), ttl_ms, min, seen))
             }
             Step::Break(at) => {
-                self.world.break_all(id, at);
-                self.then(|model, seen| model.break_all(id, at, seen))
+                self.world.break_lock(id, at, None);
+                self.then(|model, seen| model.break_lock(id, at, None, seen))
+            }
+            Step::BreakUpTo { at, nth, ahead } => {
+                let token = self.token_seen(at, nth).and_then(|token| token.checked_add_signed(ahead.into()));
+                let Some(max) = token.filter(|token| *token > 0) else { return Ok(()) };
+                self.world.break_lock(id, at, Some(max));
+                self.then(|model, seen| model.break_lock(id, at, Some(max), seen))
             }
             Step::CheckNear { at, ahead } => self.check(at, self.propose(at, Min::Counter(ahead))),
-            Step::CheckOld { at, nth } => {
-                let tokens = self.model.tokens_of(at);
-                let from_the_last = usize::from(nth).checked_rem(tokens.len());
-                self.check(at, from_the_last.and_then(|nth| tokens.into_iter().rev().nth(nth)))
-            }
+            Step::CheckOld { at, nth } => self.check(at, self.token_seen(at, nth)),
             Step::Disconnect(nth) => self.disconnect(nth),
             Step::Sleep { ms } => self.sleep(ms),
             Step::Pause { us } => self.pause(us.cast_signed()),

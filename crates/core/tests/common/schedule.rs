@@ -52,6 +52,7 @@ fn command() -> impl Strategy<Value = Step> {
         4 => (name(), owner(), some_ms(), min())
             .prop_map(|(at, owner, ttl_ms, min)| Step::Extend { at, owner, ttl_ms, min }),
         1 => name().prop_map(Step::Break),
+        2 => (name(), 0..4_u8, -1..=1_i8).prop_map(|(at, nth, ahead)| Step::BreakUpTo { at, nth, ahead }),
         2 => (name(), -1..=1_i8).prop_map(|(at, ahead)| Step::CheckNear { at, ahead }),
         3 => (name(), 0..6_u8).prop_map(|(at, nth)| Step::CheckOld { at, nth }),
         1 => (0..6_u8).prop_map(Step::Disconnect),

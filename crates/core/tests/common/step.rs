@@ -84,6 +84,12 @@ pub(crate) enum Step {
         min: Min,
     },
     Break(Name),
+    /// BREAK of those up to the nth token that this name has seen, from the last, plus `ahead`.
+    BreakUpTo {
+        at: Name,
+        nth: u8,
+        ahead: i8,
+    },
     /// FENCE.CHECK of the counter plus `ahead`, or of the nth token that this name has seen.
     CheckNear {
         at: Name,

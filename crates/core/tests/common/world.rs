@@ -5,7 +5,7 @@ use lockfence_core::codec::write_lock;
 use lockfence_core::event::{Event, Lease};
 use lockfence_core::ids::{Mode, Owner, Token};
 use lockfence_core::lock::Lock;
-use lockfence_core::request::{Acquire, Wait};
+use lockfence_core::request::{Acquire, Break, Wait};
 use lockfence_core::token::TokenSource;
 
 use super::server::{Rdb, Sent, Server, number};
@@ -157,9 +157,10 @@ impl World {
         self.replicate();
     }
 
-    pub(crate) fn break_all(&mut self, id: u64, at: Name) {
+    pub(crate) fn break_lock(&mut self, id: u64, at: Name, max: Option<u64>) {
         let now = self.now();
-        self.primary.command(id, at, now, |turn| Ok(turn.break_all()));
+        let request = Break { max_token: max.and_then(Token::new) };
+        self.primary.command(id, at, now, |turn| Ok(turn.break_holders(request)));
         self.replicate();
     }
 
