@@ -1,9 +1,12 @@
-//! The commands: names, flags, keys, categories.
+//! The commands: names, flags, keys, arguments, categories.
+
+mod args;
 
 use std::ffi::{CStr, CString, c_int};
 
 use redis_module::raw;
 
+use self::args::{Arg, ForServer};
 use crate::boundary::{Call, run_command};
 use crate::commands;
 use crate::server::{Ctx, READ_AND_CHANGE, api};
@@ -23,6 +26,7 @@ struct Command {
     /// At least so many words where negative, exactly so many where positive; the name counts.
     arity: c_int,
     keys: &'static [KeySpec],
+    args: &'static [Arg],
     summary: &'static CStr,
     complexity: &'static CStr,
     /// ACL categories, beside `@lockfence`.
@@ -63,6 +67,7 @@ fn table() -> Vec<Command> {
             flags: c"write deny-oom blocking",
             arity: -4,
             keys: CHANGES_LOCK,
+            args: args::ACQUIRE,
             summary: c"Takes a lock for a time, or waits for it in turn. Returns a fencing token.",
             complexity: c"O(log(N)) with N waiting clients",
             categories: "write blocking slow",
@@ -73,6 +78,7 @@ fn table() -> Vec<Command> {
             flags: c"write fast",
             arity: 3,
             keys: CHANGES_LOCK,
+            args: args::RELEASE,
             summary: c"Ends the lease of a holder and grants the lock to the next in the queue.",
             complexity: c"O(log(N)) with N waiting clients",
             categories: "write fast",
@@ -83,6 +89,7 @@ fn table() -> Vec<Command> {
             flags: c"write fast",
             arity: -4,
             keys: CHANGES_LOCK,
+            args: args::EXTEND,
             summary: c"Lets the lease of a holder end at another time, counted from now.",
             complexity: c"O(1)",
             categories: "write fast",
@@ -93,6 +100,7 @@ fn table() -> Vec<Command> {
             flags: c"readonly",
             arity: -2,
             keys: READS_LOCK,
+            args: args::INFO,
             summary: c"Tells who holds a lock, until when, and who waits for it.",
             complexity: c"O(N) with N holders and waiters listed",
             categories: "read slow",
@@ -103,7 +111,9 @@ fn table() -> Vec<Command> {
             flags: c"write admin",
             arity: -2,
             keys: CHANGES_LOCK,
-            summary: c"Ends the leases of a lock, all or those up to a token, and fences their holders at once.",
+            args: args::BREAK,
+            summary:
+                c"Ends the leases of a lock, all or those up to a token, and fences their holders at once.",
             complexity: c"O(N) with N holders",
             categories: "write admin dangerous slow",
         },
@@ -121,6 +131,7 @@ fn fence_commands() -> Vec<Command> {
             flags: c"write deny-oom getkeys-api",
             arity: -5,
             keys: &[KeySpec { first: 1, last: 3, flags: READ_AND_CHANGE | ASK_FOR_FLAGS }],
+            args: args::WRITE,
             summary: c"SET, refused when the token is stale.",
             complexity: c"O(1)",
             categories: "write slow",
@@ -131,6 +142,7 @@ fn fence_commands() -> Vec<Command> {
             flags: c"write getkeys-api",
             arity: -4,
             keys: &[KeySpec { first: 1, last: 1, flags: READ_AND_CHANGE | MORE_KEYS }],
+            args: args::CALL,
             summary: c"Runs a data command, refused when the token is stale.",
             complexity: c"That of the command it runs",
             categories: "write slow",
@@ -141,6 +153,7 @@ fn fence_commands() -> Vec<Command> {
             flags: c"readonly fast",
             arity: 3,
             keys: READS_LOCK,
+            args: args::CHECK,
             summary: c"Tells whether a token is still good, and changes nothing.",
             complexity: c"O(1)",
             categories: "read fast",
@@ -151,6 +164,7 @@ fn fence_commands() -> Vec<Command> {
             flags: c"write deny-oom fast",
             arity: -3,
             keys: CHANGES_LOCK,
+            args: args::ADVANCE,
             summary: c"Makes a fence, or raises it, by a token that was issued elsewhere.",
             complexity: c"O(1)",
             categories: "write fast",
@@ -165,6 +179,7 @@ fn internal_commands() -> Vec<Command> {
         flags: c"write fast",
         arity,
         keys: CHANGES_LOCK,
+        args: args::INTERNAL,
         summary,
         complexity: c"O(1)",
         categories: "write admin dangerous",
@@ -299,6 +314,8 @@ unsafe fn set_info(handle: *mut raw::RedisModuleCommand, command: &Command) -> c
         info.since = c"0.1.0".as_ptr();
         info.arity = command.arity;
         info.key_specs = specs.as_mut_ptr();
+        let mut arguments = ForServer::default();
+        info.args = arguments.array(command.args);
         api!(RedisModule_SetCommandInfo(handle, &raw const info))
     }
 }

@@ -52,6 +52,7 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("lockfence run", IN_CLIENT),
     ("lockfence help", "run by crates/client/tests/program"),
     ("lockfence break deploy", IN_CLIENT),
+    ("redis-cli help LOCK.ACQUIRE", "run by tests/routing.rs"),
     ("make clients", IN_CLIENTS),
     ("export REDIS_PORT=7379", IN_CLIENTS),
     ("PYTHONPATH=target/clients/python python3 docs/clients/redis_py.py", IN_CLIENTS),

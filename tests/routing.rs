@@ -10,9 +10,11 @@
 
 mod common;
 
+use std::process::Command;
+
 use common::{LONG_MS, SOON, owner, wait_queue};
 use lockfence_testkit::{
-    Cluster, Conn, Reply, Server, ServerKind, args, cmd, key_slot, send, server_tests, wait_until,
+    Cluster, Conn, Reply, Server, ServerKind, args, cmd, key_slot, redis_cli, send, server_tests, wait_until,
 };
 
 /// What COMMAND INFO says of a command: arity, flags, first key, last key, step.
@@ -34,6 +36,27 @@ fn one_node(kind: ServerKind) -> Server {
 
 fn texts(reply: &Reply) -> Vec<String> {
     reply.items().iter().map(Reply::text).collect()
+}
+
+/// The arguments that COMMAND DOCS tells of, as a page shows them.
+fn shown(arguments: &Reply, between: &str) -> String {
+    let each = arguments.items().iter().map(|argument| {
+        let fields: Vec<(String, &Reply)> =
+            argument.fields().into_iter().map(|(name, value)| (name.text(), value)).collect();
+        let field = |name: &str| fields.iter().find(|(other, _)| other == name).map(|(_, value)| *value);
+        let value = match field("type").unwrap().text().as_str() {
+            "pure-token" => None,
+            "oneof" => Some(shown(field("arguments").unwrap(), " | ")),
+            "block" => Some(shown(field("arguments").unwrap(), " ")),
+            _ => field("name").map(Reply::text),
+        };
+        let words: Vec<String> = field("token").map(Reply::text).into_iter().chain(value).collect();
+        let flags = field("flags").map(texts).unwrap_or_default();
+        let many = if flags.contains(&"multiple".to_owned()) { " …" } else { "" };
+        let text = format!("{}{many}", words.join(" "));
+        if flags.contains(&"optional".to_owned()) { format!("[{text}]") } else { text }
+    });
+    each.collect::<Vec<_>>().join(between)
 }
 
 server_tests! {
@@ -121,27 +144,44 @@ server_tests! {
         }
     }
 
-    /// COMMAND DOCS has a line for each command.
+    /// COMMAND DOCS has a line for each command, and its arguments: what `help` in redis-cli shows.
     fn command_docs_tell_of_each(kind: ServerKind) {
         let server = Server::start(kind);
-        let mut conn = server.connect();
-        for name in [
-            "lock.acquire",
-            "lock.release",
-            "lock.extend",
-            "lock.info",
-            "lock.break",
-            "fence.write",
-            "fence.call",
-            "fence.check",
-            "fence.advance",
-        ] {
-            let docs = cmd!(conn, "COMMAND", "DOCS", name);
-            let doc = docs.field(name);
-            assert!(doc.field("summary").text().ends_with('.'), "{name}: {doc:?}");
-            assert_eq!(doc.field("module").text(), "lockfence");
-            doc.field("complexity").text();
-            doc.field("since").text();
+        for mut conn in [server.connect(), server.connect_resp3()] {
+            for (name, arguments) in [
+                (
+                    "lock.acquire",
+                    "lock owner ttl-ms [WAIT timeout-ms] [SHARED | LIMIT n] [MINTOKEN t] [WITHINFO]",
+                ),
+                ("lock.release", "lock owner"),
+                ("lock.extend", "lock owner ttl-ms [MINTOKEN t]"),
+                ("lock.info", "lock [FULL [COUNT n]]"),
+                ("lock.break", "lock [MAXTOKEN t]"),
+                ("fence.write", "lock-or-fence token key value [set-option …]"),
+                ("fence.call", "lock-or-fence token command [arg …]"),
+                ("fence.check", "lock-or-fence token"),
+                ("fence.advance", "fence token [PX ms]"),
+            ] {
+                let docs = cmd!(conn, "COMMAND", "DOCS", name);
+                let doc = docs.field(name);
+                assert!(doc.field("summary").text().ends_with('.'), "{name}: {doc:?}");
+                assert_eq!(doc.field("module").text(), "lockfence");
+                doc.field("complexity").text();
+                doc.field("since").text();
+                assert_eq!(shown(doc.field("arguments"), " "), arguments);
+            }
+        }
+    }
+
+    /// What a newcomer types.
+    fn redis_cli_shows_the_arguments(kind: ServerKind) {
+        let server = Server::start(kind);
+        let cli = redis_cli().expect("redis-cli");
+        let mut help = Command::new(cli);
+        help.args(["-p", &server.port().to_string(), "help", "LOCK.ACQUIRE"]);
+        let printed = String::from_utf8_lossy(&help.output().unwrap().stdout).into_owned();
+        for part in ["lock owner ttl-ms [WAIT timeout-ms]", "LIMIT n", "Returns a fencing token."] {
+            assert!(printed.contains(part), "{printed}");
         }
     }
 
