@@ -7,7 +7,7 @@
 //! A connection that a request had for itself is kept for the next one if the answer was a clean one. A request that is
 //! dropped closes it: that is how a server learns that nobody waits any more.
 
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -228,8 +228,11 @@ async fn work(pool: Arc<Pool>, mut jobs: mpsc::UnboundedReceiver<Job>) {
     let mut connection: Option<(u64, MultiplexedConnection)> = None;
     while let Some(job) = jobs.recv().await {
         let now = pool.epoch();
+        if connection.as_mut().is_some_and(|(epoch, open)| *epoch != now || !is_open(open)) {
+            connection = None;
+        }
         let open = match &connection {
-            Some((epoch, open)) if *epoch == now => open.clone(),
+            Some((_, open)) => open.clone(),
             // Those who came while an attempt to connect went on: one attempt is enough for all of them.
             _ if job.expires <= Instant::now() => {
                 let _ = job.answer.send(Err(Failure::new(FailureKind::NotSent, "no connection")));
@@ -240,7 +243,6 @@ async fn work(pool: Arc<Pool>, mut jobs: mpsc::UnboundedReceiver<Job>) {
                 Ok(new) => connection.insert((now, new)).1.clone(),
                 Err(failure) => {
                     tracing::debug!(cause = %failure.text, "no connection");
-                    connection = None;
                     let _ = job.answer.send(Err(failure));
                     continue;
                 }
@@ -263,8 +265,21 @@ async fn carry_out(pool: Arc<Pool>, mut open: MultiplexedConnection, job: Job, e
     let _ = job.answer.send(answer);
 }
 
+/// Whether nobody has closed that connection meanwhile: a server that was restarted, or closes those that say nothing for
+/// long. A request that goes out on a closed one fails, and whoever asked would have to think that it was sent.
+///
+/// Where the connection has gone a request fails at once. Where it has not the question is taken back before it is sent:
+/// redis-rs leaves out what nobody waits for. (If it is faster than that, a PING goes out, whose answer nobody gets.)
+fn is_open(connection: &mut MultiplexedConnection) -> bool {
+    let ping = redis::cmd("PING");
+    match poll_once(pin!(connection.send_packed_command(&ping))) {
+        Poll::Ready(answer) => answer.is_ok(),
+        Poll::Pending => true,
+    }
+}
+
 /// Lets a request take its place on the connection before the next one is looked at.
-fn poll_once(request: Pin<&mut impl Future<Output = ()>>) -> Poll<()> {
+fn poll_once<T>(request: Pin<&mut impl Future<Output = T>>) -> Poll<T> {
     request.poll(&mut Context::from_waker(Waker::noop()))
 }
 

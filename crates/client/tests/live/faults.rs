@@ -7,6 +7,30 @@ use lockfence_testkit::{Direction, Proxy, Server, ServerKind, cmd, server_tests,
 
 use crate::{LONG, client_of, get, info, is_free, ms, run};
 
+/// The server closes all connections of others; returns once these have noticed.
+fn close_all(server: &Server) {
+    let mut conn = server.connect();
+    let ours = format!("id={} ", cmd!(conn, "CLIENT", "ID").int());
+    let list = cmd!(conn, "CLIENT", "LIST").text();
+    let port = |line: &str| line.split_once(" addr=127.0.0.1:")?.1.split(' ').next()?.parse().ok();
+    let ports: Vec<u16> = list.lines().filter(|line| !line.starts_with(&ours)).filter_map(port).collect();
+    assert!(!ports.is_empty(), "{list}");
+    cmd!(conn, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes").int();
+    wait_until("their ends to be closed, too", LONG, || still_open(&ports), Vec::is_empty);
+}
+
+/// Which of these local ports belong to a connection that this side has not closed.
+fn still_open(ports: &[u16]) -> Vec<u16> {
+    const ESTABLISHED_OR_CLOSE_WAIT: [&str; 2] = ["01", "08"];
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let open = table.lines().filter_map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let port = u16::from_str_radix(words.get(1)?.rsplit_once(':')?.1, 16).ok()?;
+        (ports.contains(&port) && ESTABLISHED_OR_CLOSE_WAIT.contains(words.get(3)?)).then_some(port)
+    });
+    open.collect()
+}
+
 server_tests! {
     /// One server, and no answer: the outcome is unknown, and said so. What was granted is given back.
     fn an_outcome_that_is_unknown(kind: ServerKind) {
@@ -67,6 +91,30 @@ server_tests! {
             assert_eq!(held.release().await, Released::Ended);
             drop(waiting.await.unwrap());
             assert!(locks.settled(LONG).await && is_free(&server));
+        });
+    }
+
+    /// A server closes connections that say nothing for long, and all of them when it is restarted. That is noticed before
+    /// the next request goes out on one, and costs nothing but a new connection: nobody is told that an outcome is unknown.
+    fn a_connection_that_was_closed_meanwhile(kind: ServerKind) {
+        let server = Server::start(kind);
+        let url = server.url();
+        let locks = client_of([url.as_str()]).build().unwrap();
+        let data = redis::Client::open(url.as_str()).unwrap();
+        run(async {
+            let held = get(&locks, Options::try_once()).await;
+            let fenced = held.fence(&data).await.unwrap();
+            for round in 0..3 {
+                close_all(&server);
+                fenced.write("key", round).await.unwrap();
+            }
+            close_all(&server);
+            assert_eq!(held.release().await, Released::Ended);
+            for round in 0..3 {
+                close_all(&server);
+                let held = get(&locks, Options::try_once()).await;
+                assert_eq!(held.release().await, Released::Ended, "{round}");
+            }
         });
     }
 
