@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError};
+use redis::{
+    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError, ServerErrorKind,
+};
 
 use crate::quorum::{Failure, FailureKind};
 use crate::sentinel::Sentinels;
@@ -64,7 +66,45 @@ pub(crate) fn at(info: &ConnectionInfo, new_host: &str, new_port: u16) -> Connec
 }
 
 fn not_sent(error: &RedisError) -> Failure {
-    let fatal = matches!(error.kind(), ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig);
-    let kind = if fatal { FailureKind::Fatal } else { FailureKind::NotSent };
+    let kind = if is_refused(error) { FailureKind::Fatal } else { FailureKind::NotSent };
     Failure::new(kind, error.to_string())
+}
+
+/// Whether the server will refuse it again: the login, or the database, which it has not got or does not let this user
+/// choose. (redis-rs keeps the words of a refused SELECT only. A server that runs a script refuses it for as long as that
+/// takes.)
+fn is_refused(error: &RedisError) -> bool {
+    match error.kind() {
+        ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig => true,
+        ErrorKind::Server(ServerErrorKind::ResponseError) => !error.to_string().contains("is busy"),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use redis::{ErrorKind, RedisError, ServerErrorKind};
+
+    use super::not_sent;
+    use crate::quorum::FailureKind;
+
+    #[test]
+    fn a_database_that_cannot_be_had_is_not_asked_for_again() {
+        let select = |why: &str| {
+            let what = "Redis server refused to switch database";
+            not_sent(&RedisError::from((ServerErrorKind::ResponseError.into(), what, why.to_owned()))).kind
+        };
+        for why in
+            ["DB index is out of range", "Authentication required.", "SELECT is not allowed in cluster mode"]
+        {
+            assert_eq!(select(why), FailureKind::Fatal, "{why}");
+        }
+        for why in [
+            "Redis is busy running a script. You can only call SCRIPT KILL",
+            "Valkey is busy running a script.",
+        ] {
+            assert_eq!(select(why), FailureKind::NotSent, "{why}");
+        }
+        assert_eq!(not_sent(&RedisError::from((ErrorKind::Io, "gone"))).kind, FailureKind::NotSent);
+    }
 }

@@ -49,9 +49,9 @@ pub enum Error {
     /// Too few nodes answered. Whatever was won was given back; try again once they are up.
     #[error("no quorum: {}", list(.0))]
     NoQuorum(Vec<NodeError>),
-    /// So many nodes refuse it, and will again, that no majority is left: the user may not do it or cannot log in, the key
-    /// is no lock, the server has no module … Whatever was won was given back. Trying again does not help until that is
-    /// mended.
+    /// So many nodes refuse it, and will again, that no majority is left: the user may not do it or cannot log in, there is
+    /// no such database, the key is no lock, the server has no module … Whatever was won was given back. Trying again does
+    /// not help until that is mended.
     #[error("refused, and trying again does not help: {}", list(.0))]
     RefusedByNodes(Vec<NodeError>),
     /// A command was sent and its outcome is not known: it may have been carried out, or be carried out yet.

@@ -158,7 +158,7 @@ fn in_parentheses(cause: &str) -> String {
 }
 
 /// What a newcomer meets: words of the cause, and what to do. The first one counts.
-const HINTS: [(&str, &str); 25] = [
+const HINTS: [(&str, &str); 26] = [
     ("'SENTINEL'", "that is no sentinel: is the port right? They listen on 26379 unless told otherwise"),
     ("WAITAOF", "--fsync needs Redis 7.2 or Valkey, and appendonly yes"),
     (
@@ -168,6 +168,10 @@ const HINTS: [(&str, &str); 25] = [
     ("NOAUTH", LOGIN),
     ("uthentication required", LOGIN),
     ("uthentication failed", "are user and password right? In a URL @ / : ? # % are written %40 and so on"),
+    (
+        "refused to switch database",
+        "the number behind the host is a database: has the server so many? 0 is the usual one",
+    ),
     ("NOPERM", "this user may not do it: allow the command and the key with ACL SETUSER"),
     ("READONLY", "this is a replica: name its primary, or the sentinels that know it, redis+sentinel://"),
     ("WRONGTYPE", "something else than a lock is kept under that name: choose another name for the lock"),

@@ -85,6 +85,22 @@ server_tests! {
         });
     }
 
+    /// Not waited for: it will not come.
+    fn a_database_that_is_not_there(kind: ServerKind) {
+        let server = Server::builder(kind).password("secret").start();
+        for (login, database, cause) in [(":secret@", 99, "out of range"), ("", 1, "Authentication required")] {
+            let url = format!("redis://{login}127.0.0.1:{}/{database}", server.port());
+            let locks = client_of([url.as_str()]).build().unwrap();
+            run(async {
+                for options in [Options::try_once(), Options::wait_forever()] {
+                    let refused = locks.acquire("lock", options).await;
+                    let Err(Error::RefusedByNodes(nodes)) = &refused else { panic!("{refused:?}") };
+                    assert!(nodes[0].cause.contains(cause), "{refused:?}");
+                }
+            });
+        }
+    }
+
     /// What each node refuses, and will again, is said, and that trying again does not help; it is not waited for.
     fn what_the_nodes_will_not_do(kind: ServerKind) {
         let servers = three(kind);
