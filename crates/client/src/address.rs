@@ -224,14 +224,15 @@ fn named(info: ConnectionInfo) -> ConnectionInfo {
 }
 
 /// The URL without what is secret: a password may hold any character, also those that end it in a URL that is written
-/// as it should be. So this shows what stands behind the last `@`, up to the options; and of a URL without one that may
-/// have ended in the middle of a password, nothing.
+/// as it should be. So this shows what stands behind the last `@`, up to the options; and of a URL where that, or its end
+/// where there is none, may be in the middle of a password, nothing.
 pub(crate) fn shown(url: &str) -> String {
     let without_options = |text: &str| text.split_once('?').map_or(text, |(before, _)| before).to_owned();
-    if let Some((_, after)) = url.rsplit_once('@') {
-        return without_options(after);
-    }
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
+    if let Some((before, after)) = url.rsplit_once('@') {
+        let in_options = ["pass=", "password="].iter().any(|option| before.contains(option));
+        return if in_options { format!("{scheme}://…") } else { without_options(after) };
+    }
     let hosts = rest.split(['/', '?']).next().unwrap_or_default();
     let is_port = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
     let may_be_login =
@@ -294,7 +295,9 @@ mod tests {
             ("redis+sentinel://u:s3/cr3t@host,other/name", "host,other/name"),
             ("redis://u:s3cr3t", "redis://…"),
             ("redis+unix:///path?user=u&pass=secret", "redis+unix:///path"),
-            ("redis+unix:///path?user=u&pass=sec@ret", "ret"),
+            ("redis+unix:///path?user=u&pass=sec@ret", "redis+unix://…"),
+            ("redis+unix:///path?pass=sec@r?et&db=1", "redis+unix://…"),
+            ("redis+sentinel://host/name?sentinel_password=sec@ret", "redis+sentinel://…"),
         ] {
             assert_eq!(super::shown(url), expected, "{url}");
         }

@@ -11,8 +11,8 @@ use lockfence_client::admin::Admin;
 use lockfence_client::{Builder, Lockfence};
 
 use crate::args::Nodes;
-use crate::escape;
 use crate::exit::{Failed, USAGE};
+use crate::{escape, say};
 
 const VARIABLE: &str = "LOCKFENCE_NODES";
 /// How long a node may take to answer an administrator.
@@ -40,9 +40,14 @@ pub(crate) fn builder(nodes: &Nodes) -> Result<Builder, Failed> {
     Ok(builder)
 }
 
-/// What stands before an @ may be a password.
+/// What stands before an @ may be a password, and so may be what stands among the options.
 fn no_address(text: &str) -> String {
-    let place = text.rsplit_once('@').map_or(text, |(_, place)| place);
+    let place = match text.rsplit_once('@') {
+        None => text,
+        Some((before, _)) if say::has_password(before) => "…",
+        Some((_, place)) => place,
+    };
+    let place = place.split('?').next().unwrap_or_default();
     let place = escape::for_people(place.as_bytes());
     format!(
         "\"{place}\" is no address of a server: put redis:// before it (rediss:// where the server has TLS)"

@@ -57,8 +57,8 @@ impl Aside {
 }
 
 /// `text` without what may be a password: in each line that has a URL, all between the first `://` and the last `@`, and
-/// the values of `pass=` and `…password=`, which the addresses of Unix sockets and sentinels have. A password may hold
-/// any character, so this takes rather too much.
+/// the values of `pass=` and `…password=`, which the addresses of Unix sockets and sentinels have; where such a one may go
+/// on behind the last `@`, all to the end. A password may hold any character, so this takes rather too much.
 pub(crate) fn without_passwords(text: &str) -> String {
     let lines: Vec<String> = text.split('\n').map(line_without_password).collect();
     lines.join("\n")
@@ -66,9 +66,22 @@ pub(crate) fn without_passwords(text: &str) -> String {
 
 fn line_without_password(line: &str) -> String {
     let Some((before, url)) = line.split_once("://") else { return line.to_owned() };
-    let url = url.rsplit_once('@').map_or_else(|| url.to_owned(), |(_, place)| format!("…@{place}"));
-    let url = ["pass=", "password="].iter().fold(url, |url, key| without_values(&url, key));
+    let url = match url.rsplit_once('@') {
+        None => url.to_owned(),
+        // It may be one in a password.
+        Some((login, _)) if has_password(login) => "…".to_owned(),
+        Some((_, place)) => format!("…@{place}"),
+    };
+    let url = PASSWORDS.iter().fold(url, |url, key| without_values(&url, key));
     format!("{before}://{url}")
+}
+
+/// What stands before the password of a Unix socket, or of sentinels.
+const PASSWORDS: [&str; 2] = ["pass=", "password="];
+
+/// Whether there is one among the options of an address.
+pub(crate) fn has_password(url: &str) -> bool {
+    PASSWORDS.iter().any(|key| url.contains(key))
 }
 
 fn without_values(url: &str, key: &str) -> String {
@@ -96,6 +109,7 @@ mod tests {
             ("'redis://u:secret@host', rediss://u:secret@other'\nx@y", "'redis://…@other'\nx@y"),
             ("redis+unix:///s?user=u&pass=secret&db=1", "redis+unix:///s?user=u&pass=…&db=1"),
             ("redis+unix:///s?pass=sec ret x", "redis+unix:///s?pass=…"),
+            ("redis+unix:///s?pass=sec@ret&db=1 x", "redis+unix://…"),
             (
                 "redis+sentinel://:a@s,t/name?sentinel_user=u&sentinel_password=b&x=1",
                 "redis+sentinel://…@s,t/name?sentinel_user=u&sentinel_password=…&x=1",

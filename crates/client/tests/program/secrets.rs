@@ -51,6 +51,11 @@ fn addresses_that_are_wrong_are_quoted_without_passwords() {
         &["ls", "--node", "redis://:ses@me/@host:1:2"],
         &["ls", "--node", "http://u:sesame@host"],
         &["ls", "--node", "redis+unix:///nowhere?db=x&pass=sesame"],
+        &["ls", "--node", "redis+unix:///nowhere?db=x&pass=ses@me"],
+        &["ls", "--node", "redis+sentinel://host/?sentinel_password=ses@me"],
+        &["ls", "--nod", "redis+unix:///nowhere?pass=ses@me&db=1"],
+        &["ls", "--node", "/nowhere?pass=sesame"],
+        &["ls", "--node", "/nowhere?pass=ses@me"],
         &["run", "--lock", "l", "--node", "redis://:sesame@h", "--node", "redis://:sesame@h", "--", "true"],
         &["run", "--lock", "l", "--ttl", "redis://:sesame@h", "--", "true"],
         &["info", "l", "--count", "redis://:sesame@h"],
@@ -62,6 +67,8 @@ fn addresses_that_are_wrong_are_quoted_without_passwords() {
         assert!(!ended.err.is_empty());
         assert_silent_on(&ended, "sesame");
         assert_silent_on(&ended, "ses@me");
+        assert_silent_on(&ended, "\"me"); // the end of that one
+        assert_silent_on(&ended, "…@me");
     }
 }
 
