@@ -2,6 +2,15 @@
 
 use std::time::Duration;
 
+use tokio::time::Instant;
+
+/// So long from now. What is longer than a clock can show is for ever: a hundred years.
+pub(crate) fn from_now(time: Duration) -> Instant {
+    const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+    let now = Instant::now();
+    now.checked_add(time.min(FOR_EVER)).unwrap_or(now)
+}
+
 /// `30s`, `1m 30s`, `500ms`.
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text)
@@ -32,7 +41,16 @@ pub(crate) fn ms(time: Duration) -> u64 {
 mod tests {
     use std::time::Duration;
 
-    use super::{parse, parse_above_zero, shown};
+    use tokio::time::Instant;
+
+    use super::{from_now, parse, parse_above_zero, shown};
+
+    #[test]
+    fn a_time_beyond_all_clocks_is_not_over_at_once() {
+        let decades = Duration::from_secs(1_000_000_000);
+        assert!(from_now(Duration::MAX) > Instant::now() + decades);
+        assert!(from_now(Duration::from_secs(1)) < Instant::now() + decades);
+    }
 
     #[test]
     fn durations_are_read_and_shown() {

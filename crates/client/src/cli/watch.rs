@@ -60,8 +60,7 @@ impl<'a> Show<'a> {
             None => print(&look, self.args.json, self.looks == 0).map(Some)?,
         };
         self.looks = self.looks.saturating_add(1);
-        let now = Instant::now();
-        self.next = now.checked_add(self.args.interval).unwrap_or(now);
+        self.next = time::from_now(self.args.interval);
         let over = self.args.count.is_some_and(|count| self.looks >= count);
         Ok(over.then(|| {
             self.screen = None; // closes it

@@ -173,7 +173,7 @@ impl<'a> Control<'a> {
 
     fn stop(&mut self, why: &str) {
         let now = Instant::now();
-        let graced = now.checked_add(self.grace).unwrap_or(now);
+        let graced = time::from_now(self.grace);
         // Where that is over already (the machine stood still) nothing is won by haste.
         let end = self.max_hold.map(|hold| hold.kill_at).filter(|end| *end >= now);
         let kill_at = end.map_or(graced, |end| end.min(graced));
