@@ -347,3 +347,36 @@ fn whoever_must_queue_again_queues_where_the_others_are() {
         assert_eq!(node, NodeId(queues_at), "{ended:?}");
     }
 }
+
+/// What a node that takes nobody into its queue is asked in a minute. `to_wait` is its answer to a WAIT.
+fn asked_in_a_minute(to_wait: &Reply) -> u32 {
+    let (mut story, settings, mut asked) = (Story::new(), Story::settings(), 0);
+    let until = story.at.plus_ms(60_000);
+    let mut attempt =
+        story.turn(|turn| Attempt::start(settings, vec![NodeId(0)], Patience::Forever, 0, turn));
+    while story.at < until && asked < 10_000 {
+        let requests = sent(|| attempt.effect());
+        if requests.is_empty() {
+            story.at = attempt.deadline().unwrap().max(story.at);
+            story.turn(|turn| attempt.on_time(turn));
+        }
+        for (id, command) in requests {
+            asked += 1;
+            let waits = matches!(command, Command::Acquire { wait_ms: Some(_), .. });
+            let taken = Reply::Standing(Standing { waiters: 1, ..Standing::default() });
+            let reply = if waits { to_wait.clone() } else { taken };
+            story.at = story.at.plus_us(100);
+            story.turn(|turn| attempt.on_reply(turn, id, reply));
+        }
+    }
+    asked
+}
+
+#[test]
+fn a_node_that_sends_everybody_away_is_not_asked_as_fast_as_it_answers() {
+    let lost = Reply::Failed(Failure::new(FailureKind::AskAgain, "LOCKLOST"));
+    for to_wait in [lost, Reply::Standing(Standing::default()), Reply::Granted { token: TOKEN }] {
+        let asked = asked_in_a_minute(&to_wait);
+        assert!((10..600).contains(&asked), "{asked} times: {to_wait:?}");
+    }
+}

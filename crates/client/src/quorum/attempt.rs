@@ -13,6 +13,7 @@
 //! It never waits at two nodes at once, and every wait but one without limit ends by its deadline.
 
 mod ending;
+mod haste;
 mod late;
 mod queue;
 
@@ -20,6 +21,7 @@ use lockfence_core::clock::Instant;
 use lockfence_core::ids::Mode;
 
 use self::ending::joined;
+use self::haste::Haste;
 use self::late::Late;
 use super::give_back::Trace;
 use super::outbox::Outbox;
@@ -137,6 +139,7 @@ pub struct Attempt {
     pause_us: u64,
     /// Until when a try that is won waits for what the queue node says.
     settle_at: Option<Instant>,
+    haste: Haste,
     /// Requests of tries that were lost before each node had answered.
     late: Vec<Late>,
     out: Outbox,
@@ -167,6 +170,7 @@ impl Attempt {
             standing: None,
             pause_us: settings.node_timeout_us,
             settle_at: None,
+            haste: Haste::default(),
             late: Vec::new(),
             out: Outbox::default(),
             first_owner: None,

@@ -25,8 +25,12 @@ impl Attempt {
     pub(super) fn queue(&mut self, turn: &mut Turn<'_>) {
         let now = turn.mono();
         let Some(node) = self.queue_node() else { return self.pause(turn) };
-        let wait_ms = self.wait_ms(now);
-        let margin = self.settings.node_timeout_us;
+        let (wait_ms, margin) = (self.wait_ms(now), self.settings.node_timeout_us);
+        // Half of a short wait is none that was cut short.
+        let lasts_us = if wait_ms == 0 { margin } else { margin.min(wait_ms.saturating_mul(500)) };
+        if self.haste.is_too_much(now, lasts_us, self.settings.nodes) {
+            return self.pause(turn);
+        }
         let answer_by =
             (wait_ms > 0).then(|| now.plus_us(wait_ms.saturating_mul(1000).saturating_add(margin)));
         let owner = self.new_owner(turn);
