@@ -330,7 +330,7 @@ fn command(words: &[&[u8]]) -> Cmd {
 }
 
 fn strange(value: &Value) -> String {
-    format!("not an answer of lockfence: {value:?}")
+    format!("not an answer of lockfence: {}", wire::shape(value))
 }
 
 fn scanned(page: &Value) -> Option<(Vec<u8>, Vec<Vec<u8>>)> {

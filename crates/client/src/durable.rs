@@ -46,7 +46,7 @@ impl Durability {
 
     /// Who vouched; `None` when there is no such lease any more.
     fn vouched(self, answer: Answer) -> Result<Option<Vouched>, Failure> {
-        let strange = |value: &Value| Failure::new(FailureKind::Fatal, format!("not an answer: {value:?}"));
+        let strange = |value: &Value| wire::not_understood(value);
         let answers = match answer? {
             Value::Array(answers) => answers,
             other => return Err(strange(&other)),
@@ -140,7 +140,7 @@ impl Acks {
 fn cannot(what: &str, answer: Option<Value>) -> Failure {
     let why = match answer {
         Some(Value::ServerError(error)) => explained(&error),
-        other => format!("{other:?}"),
+        other => format!("not an answer: {}", wire::shape(&other.unwrap_or(Value::Nil))),
     };
     Failure::new(FailureKind::Fatal, format!("{what}: {why}"))
 }

@@ -10,7 +10,6 @@ use crate::error::Error;
 use crate::held::Shared;
 use crate::lockfence::Lockfence;
 use crate::node::{Node, Place, Target};
-use crate::quorum::FailureKind;
 use crate::wire::line;
 
 /// The server where the data is, as [`Held::fence`](crate::Held::fence) takes it: a `&redis::Client`, or a `&Lockfence` of
@@ -135,9 +134,7 @@ impl Fenced {
             }
             Ok(Ok(Value::ServerError(error))) => Err(Error::Refused(line(&error))),
             Ok(Ok(value)) => Ok(value),
-            Ok(Err(failure)) if failure.kind == FailureKind::Unknown => {
-                Err(Error::Indeterminate(failure.text))
-            }
+            Ok(Err(failure)) if failure.kind.may_have_happened() => Err(Error::Indeterminate(failure.text)),
             Ok(Err(failure)) => Err(Error::Refused(format!("{}: {}", self.node.name(), failure.text))),
             Err(_) => Err(Error::Indeterminate("the runtime ended".to_owned())),
         }

@@ -14,7 +14,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{Cmd, Pipeline, RedisResult, ServerError, Value};
+use redis::{Cmd, ErrorKind, Pipeline, RedisResult, ServerError, Value};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
@@ -299,9 +299,13 @@ async fn send(connection: &mut MultiplexedConnection, request: &Request) -> Redi
     Ok(if request.cmds.len() == 1 { answers.pop().unwrap_or(Value::Nil) } else { Value::Array(answers) })
 }
 
-/// Tells the server's answers, errors among them, from a connection that failed.
+/// Tells the server's answers, errors among them, from a connection that failed, and from what is no answer.
 fn outcome(answer: RedisResult<Value>) -> Answer {
-    answer.map_err(|error| Failure::new(FailureKind::Unknown, error.to_string()))
+    answer.map_err(|error| {
+        let garbled = error.kind() == ErrorKind::Parse;
+        let kind = if garbled { FailureKind::NotUnderstood } else { FailureKind::Unknown };
+        Failure::new(kind, error.to_string())
+    })
 }
 
 fn no_answer(within: Duration) -> Failure {

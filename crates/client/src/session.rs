@@ -18,7 +18,7 @@ use crate::held::{Held, Released, Shared};
 use crate::lockfence::Inner;
 use crate::quorum::attempt::{Attempt, Grant, Outcome, Patience};
 use crate::quorum::hold::{Hold, Loss, Terms};
-use crate::quorum::{Command, Effect, FailureKind, NodeId, Settings};
+use crate::quorum::{Command, Effect, NodeId, Settings};
 use crate::wire::Subject;
 
 /// What was asked for.
@@ -137,7 +137,7 @@ impl Session {
             Ok(Some(vouched)) if acks.durability.is_met(vouched) => Ok(()),
             Ok(Some(vouched)) => Err(acks.durability.refusal(vouched)),
             Ok(None) => Err(Error::Lost(Lost::Broken)),
-            Err(failure) if failure.kind == FailureKind::Fatal => Err(Error::Refused(failure.text)),
+            Err(failure) if failure.kind.is_final() => Err(Error::Refused(failure.text)),
             Err(failure) => Err(self.io.failed(&failure)),
         }
     }

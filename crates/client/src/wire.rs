@@ -80,16 +80,16 @@ pub(crate) fn reply(command: Command, answer: Answer) -> Reply {
         Command::Look if value == Value::Nil => Some(Reply::Standing(Standing::default())),
         Command::Look => Some(Reply::Standing(standing(&value))),
     };
-    understood.unwrap_or_else(|| {
-        Reply::Failed(Failure::new(
-            FailureKind::Fatal,
-            format!("not an answer of lockfence: {}", shape(&value)),
-        ))
-    })
+    understood.unwrap_or_else(|| Reply::Failed(not_understood(&value)))
+}
+
+/// That this is no answer of lockfence's.
+pub(crate) fn not_understood(value: &Value) -> Failure {
+    Failure::new(FailureKind::NotUnderstood, format!("not an answer of lockfence: {}", shape(value)))
 }
 
 /// Of which kind an answer is, and which fields it has. Not what is in it: it may name an owner whole.
-fn shape(value: &Value) -> String {
+pub(crate) fn shape(value: &Value) -> String {
     const FIELDS: [&str; 8] = ["granted", "token", "owner", "mode", "ttl-ms", "waiters", "state", "holders"];
     let kind = match value {
         Value::Nil => "nil".to_owned(),
@@ -200,7 +200,10 @@ mod tests {
             (Value::Map(vec![(granted, Value::Nil), (owner, secret())]), "a map of 2, with granted, owner"),
         ] {
             let Reply::Failed(failure) = reply(acquire, Ok(answer)) else { panic!("{shown}") };
-            assert_eq!(failure.text, format!("not an answer of lockfence: {shown}"));
+            assert_eq!(
+                failure,
+                Failure::new(FailureKind::NotUnderstood, format!("not an answer of lockfence: {shown}"))
+            );
         }
     }
 

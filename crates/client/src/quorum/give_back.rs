@@ -8,9 +8,7 @@
 use lockfence_core::clock::Instant;
 
 use super::outbox::Outbox;
-use super::{
-    Command, Effect, FailureKind, NodeId, OwnerId, PerNode, Reply, SendId, Settings, Turn, earliest,
-};
+use super::{Command, Effect, NodeId, OwnerId, PerNode, Reply, SendId, Settings, Turn, earliest};
 
 /// So many answers that nothing is there, one a moment after the other, are enough to rely on.
 const REFUSALS_ENOUGH: u32 = 2;
@@ -151,7 +149,7 @@ impl GiveBack {
                 place.refusals = place.refusals.saturating_add(match reply {
                     Reply::Done(_) => 1,
                     // It will refuse it again.
-                    Reply::Failed(failure) if failure.kind == FailureKind::Fatal => REFUSALS_ENOUGH,
+                    Reply::Failed(failure) if failure.kind.is_final() => REFUSALS_ENOUGH,
                     _ => 0,
                 });
                 place.again(now);

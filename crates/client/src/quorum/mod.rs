@@ -216,13 +216,21 @@ pub enum FailureKind {
     TooFarAhead,
     /// The node refused it and will again (permission, wrong type, unknown command …). Nothing was done.
     Fatal,
+    /// What answered does not speak as a node does, and will not next time. What became of the request is not known.
+    NotUnderstood,
 }
 
 impl FailureKind {
     /// Whether the request may have been carried out.
     #[must_use]
     pub const fn may_have_happened(self) -> bool {
-        matches!(self, Self::Unknown)
+        matches!(self, Self::Unknown | Self::NotUnderstood)
+    }
+
+    /// Whether the same will come of it when it is asked again.
+    #[must_use]
+    pub const fn is_final(self) -> bool {
+        matches!(self, Self::Fatal | Self::NotUnderstood)
     }
 }
 
@@ -264,9 +272,9 @@ impl Settings {
 
     /// Whether so many nodes will refuse it again that no majority is left.
     pub(crate) fn is_hopeless(&self, failures: &PerNode<Option<Failure>>) -> bool {
-        let refuses = |failure: &Failure| failure.kind == FailureKind::Fatal;
-        let fatal = failures.count(|failure| failure.as_ref().is_some_and(refuses));
-        self.nodes.saturating_sub(fatal) < self.majority()
+        let refuses = |failure: &Failure| failure.kind.is_final();
+        let refusing = failures.count(|failure| failure.as_ref().is_some_and(refuses));
+        self.nodes.saturating_sub(refusing) < self.majority()
     }
 
     /// How many nodes are a majority.

@@ -101,6 +101,18 @@ server_tests! {
         }
     }
 
+    /// What does not speak as a server does is not waited for either. (redis-rs reads no error that is not UTF-8, and a
+    /// server without the module quotes the lock's name.)
+    fn an_answer_that_is_none(kind: ServerKind) {
+        let plain = Server::builder(kind).without_module().start();
+        let locks = client_of([plain.url().as_str()]).build().unwrap();
+        run(async {
+            let refused = locks.acquire(b"\xff", Options::wait_forever()).await;
+            assert!(matches!(&refused, Err(Error::RefusedByNodes(_))), "{refused:?}");
+            assert!(locks.settled(LONG).await);
+        });
+    }
+
     /// What each node refuses, and will again, is said, and that trying again does not help; it is not waited for.
     fn what_the_nodes_will_not_do(kind: ServerKind) {
         let servers = three(kind);
