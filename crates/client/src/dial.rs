@@ -74,9 +74,10 @@ fn not_sent(error: &RedisError) -> Failure {
 /// choose. (redis-rs keeps the words of a refused SELECT only. A server that runs a script refuses it for as long as that
 /// takes.)
 fn is_refused(error: &RedisError) -> bool {
-    match error.kind() {
-        ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig => true,
-        ErrorKind::Server(ServerErrorKind::ResponseError) => !error.to_string().contains("is busy"),
+    match (error.kind(), error.code()) {
+        (ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig, _) => true,
+        (ErrorKind::RESP3NotSupported, _) | (_, Some("WRONGPASS" | "NOAUTH" | "NOPERM" | "NOPROTO")) => true,
+        (ErrorKind::Server(ServerErrorKind::ResponseError), _) => !error.to_string().contains("is busy"),
         _ => false,
     }
 }

@@ -158,7 +158,7 @@ fn in_parentheses(cause: &str) -> String {
 }
 
 /// What a newcomer meets: words of the cause, and what to do. The first one counts.
-const HINTS: [(&str, &str); 26] = [
+const HINTS: [(&str, &str); 27] = [
     ("'SENTINEL'", "that is no sentinel: is the port right? They listen on 26379 unless told otherwise"),
     ("WAITAOF", "--fsync needs Redis 7.2 or Valkey, and appendonly yes"),
     (
@@ -167,7 +167,8 @@ const HINTS: [(&str, &str); 26] = [
     ),
     ("NOAUTH", LOGIN),
     ("uthentication required", LOGIN),
-    ("uthentication failed", "are user and password right? In a URL @ / : ? # % are written %40 and so on"),
+    ("uthentication failed", WRONG_LOGIN),
+    ("WRONGPASS", WRONG_LOGIN),
     (
         "refused to switch database",
         "the number behind the host is a database: has the server so many? 0 is the usual one",
@@ -198,6 +199,7 @@ const HINTS: [(&str, &str); 26] = [
     ),
     ("Parse error", "is that a Redis or Valkey server? Is the port right?"),
 ];
+const WRONG_LOGIN: &str = "are user and password right? In a URL @ / : ? # % are written %40 and so on";
 const LOGIN: &str =
     "user and password go into the URL, before the host; better in LOCKFENCE_NODES than in --node";
 const SILENT_TLS: &str = "if the server wants TLS: write rediss:// for redis://";

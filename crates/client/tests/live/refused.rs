@@ -85,11 +85,18 @@ server_tests! {
         });
     }
 
-    /// Not waited for: it will not come.
-    fn a_database_that_is_not_there(kind: ServerKind) {
+    /// Not waited for: it will not come. In either protocol.
+    fn a_login_or_database_that_is_refused(kind: ServerKind) {
         let server = Server::builder(kind).password("secret").start();
-        for (login, database, cause) in [(":secret@", 99, "out of range"), ("", 1, "Authentication required")] {
-            let url = format!("redis://{login}127.0.0.1:{}/{database}", server.port());
+        for (login, path, cause) in [
+            (":secret@", "99", "out of range"),
+            ("", "1", "Authentication required"),
+            (":wrong@", "", "uthentication failed"),
+            (":secret@", "99?protocol=resp3", "out of range"),
+            ("", "?protocol=resp3", "NOAUTH"),
+            (":wrong@", "?protocol=resp3", "WRONGPASS"),
+        ] {
+            let url = format!("redis://{login}127.0.0.1:{}/{path}", server.port());
             let locks = client_of([url.as_str()]).build().unwrap();
             run(async {
                 for options in [Options::try_once(), Options::wait_forever()] {
