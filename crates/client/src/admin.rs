@@ -20,26 +20,26 @@
 //!
 //! Nothing here takes, renews or releases a lock. The requests go out on the connections that the client has anyway.
 
-use std::collections::BTreeSet;
+mod ask;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 pub use lockfence_core::ids::Mode;
 use lockfence_core::ids::Token;
 use lockfence_core::request::Break;
-use redis::{Cmd, Value};
+use redis::Cmd;
 use tokio::task::JoinSet;
 
-use crate::line::{Answer, Line};
+use self::ask::{answered, is_of_that_key, names, states, strange};
 use crate::lockfence::Lockfence;
 use crate::node::Node;
 use crate::owner::Owner;
-use crate::wire::{self, bytes, field, mode, number};
+use crate::quorum::Failure;
+use crate::wire::number;
 
 /// How long an answer of a node may take unless it was said otherwise.
 const WITHIN: Duration = Duration::from_secs(5);
-/// How many keys a node looks at for one answer to SCAN.
-const SCAN_COUNT: u64 = 1000;
 /// How many locks a node is asked about at once.
 const AT_ONCE: usize = 256;
 
@@ -55,8 +55,31 @@ pub struct Admin {
 pub struct AtNode<T> {
     /// The node's name: its address, without what is secret.
     pub node: String,
-    /// Its answer, or why there is none, in one line.
-    pub answer: Result<T, String>,
+    /// Its answer, or why there is none.
+    pub answer: Result<T, NoAnswer>,
+}
+
+/// Why a node gave no answer that counts.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{cause}")]
+pub struct NoAnswer {
+    /// The reason, in one line.
+    pub cause: String,
+    /// Whether it will be the same until somebody mends it: the user may not do it or cannot log in, the key is no lock,
+    /// the server has no module … Else the node is down, cut off, starting: trying again later may help.
+    pub lasting: bool,
+}
+
+impl NoAnswer {
+    fn passing(cause: &str) -> Self {
+        Self { cause: cause.to_owned(), lasting: false }
+    }
+}
+
+impl From<Failure> for NoAnswer {
+    fn from(failure: Failure) -> Self {
+        Self { cause: failure.text, lasting: failure.kind.is_final() }
+    }
 }
 
 /// A lock as one node knows it.
@@ -117,7 +140,8 @@ impl Lockfence {
 }
 
 impl Admin {
-    /// How long each answer of a node may take: 5 s unless said otherwise.
+    /// How long each answer of a node may take: 5 s unless said otherwise. The nodes are asked side by side, and one that
+    /// does not answer in time is asked nothing more: nodes that are silent take that long together.
     #[must_use]
     pub fn within(self, within: Duration) -> Self {
         Self { within, ..self }
@@ -147,8 +171,8 @@ impl Admin {
                 for answer in states(&node, names, count, within).await {
                     match answer {
                         Ok(state) => found.extend(state),
-                        Err(cause) if is_of_that_key(&cause) => {}
-                        Err(cause) => return Err(cause),
+                        Err(no) if is_of_that_key(&no) => {}
+                        Err(no) => return Err(no),
                     }
                 }
             }
@@ -189,7 +213,7 @@ impl Admin {
     async fn order(
         &self,
         lock: &[u8],
-        order: impl Fn(&str) -> Result<Option<Break>, String>,
+        order: impl Fn(&str) -> Result<Option<Break>, NoAnswer>,
     ) -> Vec<AtNode<u64>> {
         let within = self.within;
         let carry_out = |node: Arc<Node>, lock: Vec<u8>| {
@@ -215,7 +239,7 @@ impl Admin {
     ) -> Vec<AtNode<T>>
     where
         T: Send + 'static,
-        Work: Future<Output = Result<T, String>> + Send + 'static,
+        Work: Future<Output = Result<T, NoAnswer>> + Send + 'static,
     {
         let nodes = &self.client.0.nodes;
         let mut tasks = JoinSet::new();
@@ -223,7 +247,7 @@ impl Admin {
             let work = work(node.clone(), subject.to_vec());
             tasks.spawn(async move { (place, work.await) });
         }
-        let mut answers: Vec<Option<Result<T, String>>> = nodes.iter().map(|_| None).collect();
+        let mut answers: Vec<Option<Result<T, NoAnswer>>> = nodes.iter().map(|_| None).collect();
         while let Some(ended) = tasks.join_next().await {
             if let Ok((place, answer)) = ended
                 && let Some(slot) = answers.get_mut(place)
@@ -233,151 +257,16 @@ impl Admin {
         }
         let named = nodes.iter().zip(answers).map(|(node, answer)| AtNode {
             node: node.name().to_owned(),
-            answer: answer.unwrap_or_else(|| Err("the question was called off".to_owned())),
+            answer: answer.unwrap_or_else(|| Err(NoAnswer::passing("the question was called off"))),
         });
         named.collect()
     }
 }
 
 /// Those at that node who were there then: nobody where it had no record.
-fn up_to(node: &str, seen: &[AtNode<Option<LockState>>]) -> Result<Option<Break>, String> {
+fn up_to(node: &str, seen: &[AtNode<Option<LockState>>]) -> Result<Option<Break>, NoAnswer> {
     let then = seen.iter().find(|other| other.node == node);
-    let Some(then) = then else { return Err("it was not asked before".to_owned()) };
+    let Some(then) = then else { return Err(NoAnswer::passing("it was not asked before")) };
     let counter = then.answer.as_ref().map_err(Clone::clone)?.as_ref().map(|state| state.counter);
     Ok(counter.and_then(Token::new).map(|max| Break { max_token: Some(max) }))
-}
-
-/// The names of all locks that match: at the one server, or at all that a cluster has.
-async fn names(node: &Arc<Node>, pattern: &[u8], within: Duration) -> Result<Vec<Vec<u8>>, String> {
-    // A server without the module has no locks, but says so of any type that it does not know: a newcomer would see an
-    // empty list.
-    ask_module(node, pattern, within).await?;
-    let mut names = BTreeSet::new(); // SCAN may name one twice
-    for server in node.servers(within).await.map_err(|failure| failure.text)? {
-        scan(&server, pattern, within, &mut names).await?;
-    }
-    Ok(names.into_iter().collect())
-}
-
-async fn ask_module(node: &Arc<Node>, key: &[u8], within: Duration) -> Result<(), String> {
-    match answered(node.send(command(&[b"LOCK.INFO", key]), key, within).await) {
-        Err(cause) if cause.contains("unknown command") => Err(cause),
-        _ => Ok(()), // what else is wrong with that key says nothing about the locks
-    }
-}
-
-async fn scan(
-    server: &Line,
-    pattern: &[u8],
-    within: Duration,
-    names: &mut BTreeSet<Vec<u8>>,
-) -> Result<(), String> {
-    let count = SCAN_COUNT.to_string();
-    let mut cursor = b"0".to_vec();
-    loop {
-        let words: [&[u8]; 8] =
-            [b"SCAN", &cursor, b"MATCH", pattern, b"COUNT", count.as_bytes(), b"TYPE", b"lockfence"];
-        let page = answered(server.send(command(&words).into(), within).await)?;
-        let (next, found) = scanned(&page).ok_or_else(|| strange(&page))?;
-        names.extend(found);
-        if next == b"0" {
-            return Ok(());
-        }
-        cursor = next;
-    }
-}
-
-/// What the node knows of each; asked for at once.
-async fn states(
-    node: &Arc<Node>,
-    names: &[Vec<u8>],
-    count: u64,
-    within: Duration,
-) -> Vec<Result<Option<LockState>, String>> {
-    let count = count.to_string();
-    let question = |name: &[u8]| command(&[b"LOCK.INFO", name, b"FULL", b"COUNT", count.as_bytes()]);
-    let asked: Vec<_> = names.iter().map(|name| node.send(question(name), name, within)).collect();
-    let mut found = Vec::new();
-    for (name, answer) in names.iter().zip(asked) {
-        found.push(answered(answer.await).and_then(|value| match value {
-            Value::Nil => Ok(None),
-            value => state(name, &value).map(Some).ok_or_else(|| strange(&value)),
-        }));
-    }
-    found
-}
-
-/// Whether the node refused one key: the user may not read it, or it became something else than a lock.
-fn is_of_that_key(cause: &str) -> bool {
-    cause.starts_with("WRONGTYPE") || (cause.starts_with("NOPERM") && cause.contains("key"))
-}
-
-fn answered<E>(answer: Result<Answer, E>) -> Result<Value, String> {
-    match answer {
-        Ok(Ok(Value::ServerError(error))) => Err(wire::line(&error)),
-        Ok(Ok(value)) => Ok(value),
-        Ok(Err(failure)) => Err(failure.text),
-        Err(_) => Err("the connection is gone".to_owned()),
-    }
-}
-
-fn command(words: &[&[u8]]) -> Cmd {
-    let mut cmd = Cmd::new();
-    for word in words {
-        cmd.arg(word);
-    }
-    cmd
-}
-
-fn strange(value: &Value) -> String {
-    format!("not an answer of lockfence: {}", wire::shape(value))
-}
-
-fn scanned(page: &Value) -> Option<(Vec<u8>, Vec<Vec<u8>>)> {
-    let Value::Array(parts) = page else { return None };
-    let [cursor, Value::Array(names)] = parts.as_slice() else { return None };
-    let names: Option<Vec<Vec<u8>>> = names.iter().map(|name| Some(bytes(name)?.to_vec())).collect();
-    Some((bytes(cursor)?.to_vec(), names?))
-}
-
-fn state(name: &[u8], value: &Value) -> Option<LockState> {
-    let number_of = |name| number(field(value, name)?);
-    Some(LockState {
-        name: name.to_vec(),
-        mode: mode(value),
-        counter: number_of("counter")?,
-        grants: number_of("grants")?,
-        holders: number_of("holders")?,
-        waiters: number_of("waiters")?,
-        holder_list: list(value, "holder-list", holder)?,
-        waiter_list: list(value, "waiter-list", waiter)?,
-    })
-}
-
-fn list<T>(value: &Value, name: &str, item: impl Fn(&Value) -> Option<T>) -> Option<Vec<T>> {
-    let Value::Array(items) = field(value, name)? else { return None };
-    items.iter().map(item).collect()
-}
-
-fn holder(value: &Value) -> Option<Holder> {
-    Some(Holder {
-        owner: bytes(field(value, "owner")?)?.into(),
-        token: number(field(value, "token")?)?,
-        left: time(value, "ttl-ms")?,
-        held: time(value, "held-ms")?,
-    })
-}
-
-fn waiter(value: &Value) -> Option<Waiter> {
-    Some(Waiter {
-        owner: bytes(field(value, "owner")?)?.into(),
-        mode: String::from_utf8_lossy(bytes(field(value, "mode")?)?).into_owned(),
-        waited: time(value, "waited-ms")?,
-        left: time(value, "left-ms"),
-        client_id: number(field(value, "client-id")?)?,
-    })
-}
-
-fn time(value: &Value, name: &str) -> Option<Duration> {
-    number(field(value, name)?).map(Duration::from_millis)
 }

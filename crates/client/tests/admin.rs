@@ -14,7 +14,7 @@ mod common;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use lockfence_client::admin::{Admin, LockState, Mode};
+use lockfence_client::admin::{Admin, LockState, Mode, NoAnswer};
 use lockfence_client::{Lockfence, Lost, Options};
 use lockfence_testkit::{Cluster, Server, ServerKind, cmd, server_tests};
 
@@ -117,9 +117,10 @@ server_tests! {
             assert_eq!(answers(admin.break_seen("lock", &seen).await), [Ok(0), Ok(0), Ok(0)]);
             // One that was not heard then is left alone.
             seen = admin.look("lock", 0).await;
-            seen[1].answer = Err("silent".to_owned());
+            let silent = NoAnswer { cause: "silent".to_owned(), lasting: false };
+            seen[1].answer = Err(silent.clone());
             let answers = answers(admin.break_seen("lock", &seen).await);
-            assert_eq!(answers, [Ok(1), Err("silent".to_owned()), Ok(1)]);
+            assert_eq!(answers, [Ok(1), Err(silent), Ok(1)]);
         });
     }
 

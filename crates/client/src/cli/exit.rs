@@ -14,9 +14,9 @@ pub(crate) const NOT_HELD: u8 = 1;
 pub(crate) const CONFLICT: u8 = 117;
 /// The lock was lost while the command ran.
 pub(crate) const LOST: u8 = 118;
-/// Too few nodes gave an answer that counts.
+/// Too few nodes gave an answer that counts: later there may be more.
 pub(crate) const NO_QUORUM: u8 = 119;
-/// Wrong usage or configuration, or lockfence itself failed.
+/// A mistake that somebody must mend: wrong usage or configuration, or the nodes refuse it. Or lockfence itself failed.
 pub(crate) const USAGE: u8 = 125;
 /// The command cannot be executed.
 pub(crate) const NOT_EXECUTABLE: u8 = 126;
@@ -32,9 +32,11 @@ Exit codes:
   117      run: somebody else has the lock, or had it until --wait was over
            (another code: --conflict-exit-code)
   118      run: the lock was lost before the command ended
-  119      too few servers gave an answer that counts (down, login refused, no
-           right, no lock, …), or vouched for the lock (--min-replicas, --fsync)
-  125      wrong usage or configuration, or lockfence itself failed
+  119      an outage: too few servers gave an answer that counts, or vouched
+           for the lock (--min-replicas, --fsync); trying again may help
+  125      a mistake: wrong usage or configuration, or the servers refuse it
+           (wrong password, no right, no module, no lock, …); or lockfence
+           itself failed
   126      run: the command cannot be executed
   127      run: there is no such command
   128 + n  run: the command was ended by signal n, or lockfence was while it
@@ -117,10 +119,10 @@ pub(crate) fn no_quorum(nodes: &[NodeError]) -> Failed {
 }
 
 /// Too many nodes refuse it, and will again.
-fn refused(nodes: &[NodeError]) -> Failed {
+pub(crate) fn refused(nodes: &[NodeError]) -> Failed {
     let mut text = "refused, and trying again does not help".to_owned();
     push_each(&mut text, nodes);
-    Failed::new(NO_QUORUM, text)
+    Failed::new(USAGE, text)
 }
 
 fn push_each(text: &mut String, nodes: &[NodeError]) {

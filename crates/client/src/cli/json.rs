@@ -131,7 +131,7 @@ impl From<&Merged<'_>> for Lock {
 
 impl<T> From<&AtNode<T>> for Node {
     fn from(node: &AtNode<T>) -> Self {
-        Self { node: node.node.clone(), error: node.answer.as_ref().err().cloned() }
+        Self { node: node.node.clone(), error: node.answer.as_ref().err().map(ToString::to_string) }
     }
 }
 

@@ -72,7 +72,10 @@ impl Look {
 pub(crate) fn verdict<T>(answers: &[AtNode<T>], majority: usize) -> Result<(), Failed> {
     let silent = silent(answers);
     if answers.len().saturating_sub(silent.len()) < majority {
-        return Err(exit::no_quorum(&silent));
+        let lasting = |node: &&AtNode<T>| node.answer.as_ref().is_err_and(|no| no.lasting);
+        let refused = answers.iter().filter(lasting).count();
+        let is_hopeless = answers.len().saturating_sub(refused) < majority;
+        return Err(if is_hopeless { exit::refused(&silent) } else { exit::no_quorum(&silent) });
     }
     for node in &silent {
         say::line(&format!("lockfence: no answer from {}", exit::at_node(node)));
@@ -82,7 +85,7 @@ pub(crate) fn verdict<T>(answers: &[AtNode<T>], majority: usize) -> Result<(), F
 
 fn silent<T>(answers: &[AtNode<T>]) -> Vec<NodeError> {
     let error = |node: &AtNode<T>| {
-        let cause = node.answer.as_ref().err()?.clone();
+        let cause = node.answer.as_ref().err()?.to_string();
         Some(NodeError { node: node.node.clone(), cause })
     };
     answers.iter().filter_map(error).collect()

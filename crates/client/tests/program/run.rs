@@ -178,12 +178,12 @@ fn servers_that_cannot_help_are_named() {
     let plain = Server::builder(ServerKind::Redis70).without_module().start();
     for args in [&run[..], &["ls"], &["info", "lock"], &["break", "lock", "--yes"]] {
         end(lockfence([&plain]).args(args))
-            .assert_code(119)
+            .assert_code(125)
             .assert_says("has not loaded the lockfence module");
     }
     cmd!(server.connect(), "SET", "lock", "data").ok();
     end(lockfence([&server]).args(run))
-        .assert_code(119)
+        .assert_code(125)
         .assert_says("WRONGTYPE")
         .assert_says("choose another name for the lock");
 }
@@ -205,7 +205,7 @@ fn errors_say_what_to_do() {
         ("http://localhost".to_owned(), 125, "an address is like redis://host:6379"),
         (format!("redis+sentinel://{place}/main"), 119, "that is no sentinel"),
         (format!("redis+cluster://{place}"), 119, "is that a cluster?"),
-        (format!("redis://who:sesame@{place}"), 119, "are user and password right?"),
+        (format!("redis://who:sesame@{place}"), 125, "are user and password right?"),
     ] {
         end(at([address]).args(["ls", "--node-timeout", "2s"])).assert_code(code).assert_says(hint);
     }

@@ -30,10 +30,10 @@ fn passwords_are_used_and_not_printed() {
         assert_silent_on(&ended, "hunter2");
         // The user's own name for a password that is wrong.
         let wrong = end(at([format!("redis://someone:sesame@{place}")]).args(args));
-        wrong.assert_code(119).assert_says(&place);
+        wrong.assert_code(125).assert_says(&place);
         assert_silent_on(&wrong, "sesame");
         let none = end(at([format!("redis://{place}")]).args(args));
-        none.assert_code(119).assert_says("user and password go into the URL");
+        none.assert_code(125).assert_says("user and password go into the URL");
     }
     let mut conn = server.connect();
     assert!(cmd!(conn, "PING").text().contains("PONG"));

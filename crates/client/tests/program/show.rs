@@ -341,8 +341,8 @@ fn what_the_user_may_not_read_is_left_out() {
     let names: Vec<Value> =
         list.json()["locks"].as_array().unwrap().iter().map(|lock| lock["name"].clone()).collect();
     assert_eq!(names, [json!("job:1")]);
-    end(at([as_user("viewer")]).args(["info", "secret"])).assert_code(119).assert_says("NOPERM");
-    end(at([as_user("blind")]).arg("ls")).assert_code(119).assert_says("ACL SETUSER");
+    end(at([as_user("viewer")]).args(["info", "secret"])).assert_code(125).assert_says("NOPERM");
+    end(at([as_user("blind")]).arg("ls")).assert_code(125).assert_says("ACL SETUSER");
 }
 
 /// A server that does not answer ends the question, not the user's patience.
