@@ -214,8 +214,8 @@ fn patience(text: &str) -> Result<Patience, String> {
 /// List the locks that are held or waited for
 ///
 /// On a quorum the servers' answers are laid together by the lock's name: held is what one holder has at a majority of
-/// them, partly what nobody has at a majority (it is being taken or given back just now, or was left over). NODES says
-/// at how many of them the holder stands.
+/// them, partly what nobody has at a majority (it is being taken or given back just now, or was left over), unknown what
+/// servers that do not answer may have. NODES says at how many of them the holder stands.
 #[derive(Args, Debug)]
 #[command(after_long_help = LIST_EXAMPLES)]
 pub(crate) struct List {

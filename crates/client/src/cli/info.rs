@@ -32,12 +32,8 @@ impl Look {
     }
 
     pub(crate) fn merged(&self) -> Merged<'_> {
-        let mut merged = merge::lock(&self.name, &self.states(), self.majority);
-        let answered = self.answers.iter().filter(|node| node.answer.is_ok()).count();
-        if merged.state == State::Free && answered < self.majority {
-            merged.state = State::Unknown;
-        }
-        merged
+        let silent = self.answers.iter().filter(|node| node.answer.is_err()).count();
+        merge::lock(&self.name, &self.states(), self.majority, silent)
     }
 
     fn states(&self) -> Vec<&LockState> {

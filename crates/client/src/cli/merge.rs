@@ -16,7 +16,7 @@ pub(crate) enum State {
     /// At some nodes, but nobody at a majority.
     Partly,
     Held,
-    /// Nobody, as far as is known, but too few nodes have answered.
+    /// Nobody at a majority of those that answered, but those that did not may make it one.
     Unknown,
 }
 
@@ -63,11 +63,17 @@ pub(crate) fn locks(answers: &[AtNode<Vec<LockState>>], majority: usize) -> Vec<
     for state in answers.iter().filter_map(|node| node.answer.as_ref().ok()).flatten() {
         by_name.entry(&state.name).or_default().push(state);
     }
-    by_name.into_iter().map(|(name, states)| lock(name, &states, majority)).collect()
+    let silent = answers.iter().filter(|node| node.answer.is_err()).count();
+    by_name.into_iter().map(|(name, states)| lock(name, &states, majority, silent)).collect()
 }
 
-/// One lock.
-pub(crate) fn lock<'a>(name: &'a [u8], states: &[&'a LockState], majority: usize) -> Merged<'a> {
+/// One lock; `silent` nodes did not answer.
+pub(crate) fn lock<'a>(
+    name: &'a [u8],
+    states: &[&'a LockState],
+    majority: usize,
+    silent: usize,
+) -> Merged<'a> {
     let mut by_owner: BTreeMap<&Owner, Vec<&Holder>> = BTreeMap::new();
     for holder in states.iter().flat_map(|state| &state.holder_list) {
         by_owner.entry(&holder.owner).or_default().push(holder);
@@ -77,13 +83,14 @@ pub(crate) fn lock<'a>(name: &'a [u8], states: &[&'a LockState], majority: usize
         // Those with a majority are holders alike, and the longest comes first; others do not hold it.
         (nodes.len().min(majority), longest(nodes), Reverse(token(nodes)))
     });
-    let state = match first {
-        None => State::Free,
-        Some((_, nodes)) if nodes.len() >= majority => State::Held,
-        Some(_) => State::Partly,
-    };
     let owner = first.map(|(owner, _)| *owner);
     let nodes = first.map(|(_, nodes)| nodes.as_slice()).unwrap_or_default();
+    let state = match nodes.len() {
+        known if known >= majority => State::Held,
+        known if known.saturating_add(silent) >= majority => State::Unknown,
+        0 => State::Free,
+        _ => State::Partly,
+    };
     let has_first = |state: &&&LockState| state.holder_list.iter().any(|holder| Some(&holder.owner) == owner);
     Merged {
         name,
@@ -132,7 +139,7 @@ mod tests {
     use std::time::Duration;
 
     use lockfence_client::Owner;
-    use lockfence_client::admin::{AtNode, Holder, LockState, Mode};
+    use lockfence_client::admin::{AtNode, Holder, LockState, Mode, NoAnswer};
 
     use super::{State, lock, locks};
 
@@ -163,26 +170,43 @@ mod tests {
         let a = state("l", vec![holder("a", 7, 20, 3)], 0);
         let also_a = state("l", vec![holder("a", 7, 10, 4)], 2);
         let b = state("l", vec![holder("b", 9, 30, 9)], 1);
-        let held = lock(b"l", &[&b, &a, &also_a], 2);
+        let held = lock(b"l", &[&b, &a, &also_a], 2, 0);
         assert_eq!(
             (held.state, held.owner, held.token),
             (State::Held, Some(&Owner::from(&b"a"[..])), Some(7))
         );
         assert_eq!((held.holders, held.waiters, held.held_at), (1, 3, 2));
         assert_eq!((held.held, held.left), (Duration::from_secs(4), Duration::from_secs(10)));
-        let partly = lock(b"l", &[&b, &a], 2);
+        let partly = lock(b"l", &[&b, &a], 2, 0);
         assert_eq!((partly.state, partly.holders, partly.held_at), (State::Partly, 0, 1));
         let waited_for = state("l", Vec::new(), 1);
-        let free = lock(b"l", &[&waited_for], 1);
+        let free = lock(b"l", &[&waited_for], 1, 0);
         assert_eq!((free.state, free.owner, free.token, free.mode), (State::Free, None, None, None));
-        assert!(free.is_used() && !lock(b"l", &[], 1).is_used());
+        assert!(free.is_used() && !lock(b"l", &[], 1, 0).is_used());
+    }
+
+    #[test]
+    fn what_silent_nodes_may_hide_is_not_known() {
+        let a = state("l", vec![holder("a", 7, 20, 3)], 0);
+        let free = state("l", Vec::new(), 0);
+        for (states, majority, silent, expected) in [
+            (&[&a][..], 2, 0, State::Partly),
+            (&[&a], 2, 1, State::Unknown),
+            (&[&a], 3, 1, State::Partly),
+            (&[&a, &a], 2, 1, State::Held),
+            (&[&free], 2, 1, State::Free),
+            (&[&free], 2, 2, State::Unknown),
+            (&[], 1, 1, State::Unknown),
+        ] {
+            assert_eq!(lock(b"l", states, majority, silent).state, expected, "{states:?} {silent}");
+        }
     }
 
     #[test]
     fn a_lease_on_a_third_node_is_not_counted_twice() {
         let nodes = [30, 20, 10].map(|left| state("l", vec![holder("a", 7, left, 1)], 0));
         let all: Vec<&LockState> = nodes.iter().collect();
-        assert_eq!(lock(b"l", &all, 2).left, Duration::from_secs(20));
+        assert_eq!(lock(b"l", &all, 2, 0).left, Duration::from_secs(20));
     }
 
     #[test]
@@ -190,7 +214,7 @@ mod tests {
         let one = state("l", vec![holder("a", 1, 9, 5), holder("b", 2, 9, 8)], 0);
         let two = state("l", vec![holder("b", 2, 9, 8), holder("c", 3, 9, 99)], 0);
         let three = state("l", vec![holder("a", 1, 9, 5)], 0);
-        let held = lock(b"l", &[&one, &two, &three], 2);
+        let held = lock(b"l", &[&one, &two, &three], 2, 0);
         assert_eq!((held.holders, held.owner), (2, Some(&Owner::from(&b"b"[..]))));
     }
 
@@ -199,7 +223,7 @@ mod tests {
         let at = |tokens: &[u64]| {
             let nodes: Vec<LockState> =
                 tokens.iter().map(|token| state("l", vec![holder("a", *token, 9, 1)], 0)).collect();
-            lock(b"l", &nodes.iter().collect::<Vec<_>>(), 2).token
+            lock(b"l", &nodes.iter().collect::<Vec<_>>(), 2, 0).token
         };
         assert_eq!(at(&[7, 7, 12]), Some(7));
         assert_eq!(at(&[5, 7, 7]), Some(7));
@@ -209,9 +233,10 @@ mod tests {
     #[test]
     fn locks_are_sorted_and_nodes_that_failed_left_out() {
         let node = |answer| AtNode { node: "n".to_owned(), answer };
+        let gone = || Err(NoAnswer { cause: "gone".to_owned(), lasting: false });
         let answers = [
             node(Ok(vec![state("b", vec![holder("x", 1, 1, 1)], 0)])),
-            node(Err("gone".to_owned())),
+            node(gone()),
             node(Ok(vec![
                 state("a", vec![holder("y", 1, 1, 1)], 0),
                 state("b", vec![holder("x", 1, 1, 1)], 0),
@@ -219,6 +244,6 @@ mod tests {
         ];
         let merged = locks(&answers, 2);
         let seen: Vec<_> = merged.iter().map(|lock| (lock.name, lock.state)).collect();
-        assert_eq!(seen, [(&b"a"[..], State::Partly), (&b"b"[..], State::Held)]);
+        assert_eq!(seen, [(&b"a"[..], State::Unknown), (&b"b"[..], State::Held)]);
     }
 }

@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use lockfence_testkit::{Server, cmd, send, wait_until};
 use nix::sys::signal::Signal;
@@ -353,4 +354,32 @@ fn a_silent_server_is_not_waited_for_long() {
     let ended = end(lockfence([&server]).args(["ls", "--node-timeout", "300ms"]));
     server.resume();
     ended.assert_code(119).assert_says(&format!("127.0.0.1:{}", server.port()));
+}
+
+/// Silent servers are waited for once, and all together; what they may hide is not called free.
+#[test]
+fn silent_servers_are_waited_for_together() {
+    const WITHIN: Duration = Duration::from_secs(4);
+    let Some(servers) = three() else { return };
+    for server in &servers {
+        take(server, "me");
+    }
+    servers[0].kill9();
+    servers[1].pause();
+    let ask = |args: &[&str]| {
+        let began = Instant::now();
+        let ended = end(lockfence(&servers).args(args).args(["--node-timeout", "4s"]));
+        let took = began.elapsed();
+        assert!(took < WITHIN * 3 / 2, "{took:?}: {ended:?}");
+        ended.assert_code(119);
+        for server in &servers[..2] {
+            ended.assert_says(&format!("127.0.0.1:{}", server.port()));
+        }
+        ended
+    };
+    let table = ask(&["ls"]);
+    let row: Vec<&str> = cells(table.out.lines().nth(1).unwrap());
+    assert_eq!((row[0], row[1], row[7]), ("lock", "unknown", "1/3"));
+    assert_eq!(ask(&["info", "lock", "--json"]).json()["state"], "unknown");
+    servers[1].resume();
 }
