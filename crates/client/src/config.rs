@@ -1,5 +1,8 @@
 //! What a client and a lock are set to, and what is refused before anything is sent.
 
+mod error;
+mod options;
+
 use std::time::Duration;
 
 use lockfence_core::ids::Mode;
@@ -11,106 +14,8 @@ use crate::lockfence::Lockfence;
 use crate::node::Target;
 use crate::tls::Tls;
 
-/// A configuration that cannot work.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ConfigError {
-    /// There is no node.
-    #[error("no node is given")]
-    NoNodes,
-    /// A node's address cannot be read.
-    #[error("node {node:?}: {cause}")]
-    BadNode {
-        /// What was given, without a password.
-        node: String,
-        /// What is wrong with it.
-        cause: String,
-    },
-    /// Two nodes have the same address, perhaps with two databases: one server would have two votes.
-    #[error("node {0} is given twice: one server would have two votes")]
-    SameNodeTwice(String),
-    /// Two nodes have different addresses that lead to one server (by its `run_id`), or did when they were last connected
-    /// to: it would have two votes. Found when the nodes are connected to, so by `acquire`; whatever was won was given back.
-    #[error("node {node} leads to the same server as {other}: one server would have two votes")]
-    OneServerTwice {
-        /// The one.
-        node: String,
-        /// The other.
-        other: String,
-    },
-    /// The lease is out of range.
-    #[error("the ttl must be from {MIN_TTL:?} to 365 days and whole milliseconds, not {0:?}")]
-    BadTtl(Duration),
-    /// A node may take too long to answer: renewal could not keep up with the lease.
-    #[error("the node timeout must be from 1 ms to a quarter of the ttl ({ttl:?}), not {timeout:?}")]
-    BadNodeTimeout {
-        /// The timeout.
-        timeout: Duration,
-        /// The lease.
-        ttl: Duration,
-    },
-    /// A fenced command has no time to be answered in, or more than can be.
-    #[error("the time for a fenced command must be from 1 ms to 365 days, not {0:?}")]
-    BadFenceTimeout(Duration),
-    /// A slice of a long wait is out of range: each one loses the place in the queue, and one of nothing has no end.
-    #[error("the slice of a wait must be from {MIN_WAIT_SLICE:?} to 365 days, not {0:?}")]
-    BadWaitSlice(Duration),
-    /// A quorum as the place of the data.
-    #[error(
-        "a quorum of {nodes} nodes holds locks, not data: the fence belongs on the server where the data is"
-    )]
-    DataOnQuorum {
-        /// How many nodes there are.
-        nodes: usize,
-    },
-    /// Replicas or a disk shall acknowledge the leases of a quorum.
-    #[error(
-        "min_replicas and fsync are for one node, not for {nodes}: on a quorum the majority vouches for a lease; let its \
-         nodes run with appendfsync always or lockfence.quarantine-ms"
-    )]
-    DurableQuorum {
-        /// How many nodes there are.
-        nodes: usize,
-    },
-    /// Replicas or a disk may take too long to acknowledge a lease: renewal could not keep up.
-    #[error("the time to acknowledge must be from 1 ms to a sixth of the ttl ({ttl:?}), not {timeout:?}")]
-    BadAckTimeout {
-        /// The timeout.
-        timeout: Duration,
-        /// The lease.
-        ttl: Duration,
-    },
-    /// The name of this client is too long for an owner.
-    #[error("the client's name must be at most {NAME_BYTES_MAX} bytes, not {0}")]
-    BadName(usize),
-    /// A lock's name is empty.
-    #[error("a lock needs a name")]
-    NoLockName,
-    /// The lock shall be held for no time at all.
-    #[error("max_hold must be at least 1 ms, not {0:?}")]
-    BadMaxHold(Duration),
-    /// The number of holders of [`Options::limit`] is out of range.
-    #[error("the limit must be from 1 to {max} holders, not {0}", max = limits::HOLDERS_MAX)]
-    BadLimit(u32),
-    /// A limit on a quorum: it could not be kept. Use one server (or Sentinel, or a cluster) for semaphores.
-    #[error(
-        "a limit cannot be kept by a quorum ({nodes} nodes): two holders may have different majorities, so that more than \
-         the limit would hold it; use one server for it"
-    )]
-    LimitOnQuorum {
-        /// How many nodes there are.
-        nodes: usize,
-    },
-    /// A fence that is not the lock itself, for a lock that several may hold.
-    #[error(
-        "a {mode} lock cannot have a fence of its own: each holder's token would fence those before it, who hold it too; \
-         use the lock itself as the fence (fence_here), on its own server"
-    )]
-    FenceNotExclusive {
-        /// The lock's mode.
-        mode: &'static str,
-    },
-}
+pub use self::error::ConfigError;
+pub use self::options::{Options, Wait};
 
 /// Shortest lease: below it, no margin for clocks and the network is left.
 const MIN_TTL: Duration = Duration::from_millis(10);
@@ -121,86 +26,6 @@ const MIN_TIME: Duration = Duration::from_millis(1);
 /// Longest time of any kind that is not a wait.
 const MAX_TIME: Duration = Duration::from_millis(limits::TTL_MS_MAX);
 const NAME_BYTES_MAX: usize = limits::OWNER_BYTES_MAX - 33;
-
-/// How long to wait for a lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wait {
-    /// Not at all.
-    No,
-    /// So long.
-    UpTo(Duration),
-    /// Without limit.
-    Forever,
-}
-
-/// How a lock is to be had and held.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Options {
-    pub(crate) wait: Wait,
-    pub(crate) ttl: Option<Duration>,
-    pub(crate) renew: bool,
-    pub(crate) max_hold: Option<Duration>,
-    pub(crate) mode: Mode,
-}
-
-impl Options {
-    /// Now or not at all.
-    #[must_use]
-    pub const fn try_once() -> Self {
-        Self { wait: Wait::No, ttl: None, renew: true, max_hold: None, mode: Mode::Exclusive }
-    }
-
-    /// Waits so long. More than 365 days is as long as a server lets one wait in its queue at once; then it queues again.
-    #[must_use]
-    pub const fn wait_up_to(time: Duration) -> Self {
-        Self { wait: Wait::UpTo(time), ..Self::try_once() }
-    }
-
-    /// Waits without limit.
-    #[must_use]
-    pub const fn wait_forever() -> Self {
-        Self { wait: Wait::Forever, ..Self::try_once() }
-    }
-
-    /// The lease: how long the lock stays taken when this program dies.
-    #[must_use]
-    pub const fn ttl(self, ttl: Duration) -> Self {
-        Self { ttl: Some(ttl), ..self }
-    }
-
-    /// Does not renew the lease: the lock is lost when the ttl is over.
-    #[must_use]
-    pub const fn without_renewal(self) -> Self {
-        Self { renew: false, ..self }
-    }
-
-    /// Gives it up after so long, at least 1 ms, however often it was renewed: for work that may hang.
-    #[must_use]
-    pub const fn max_hold(self, time: Duration) -> Self {
-        Self { max_hold: Some(time), ..self }
-    }
-
-    /// Shares the lock: any number of shared holders at once, none together with an exclusive one. For readers, where
-    /// a writer takes the same lock without this. The queue stays first come, first served, so neither side starves.
-    /// Works on one server and on a quorum.
-    ///
-    /// Every holder has a token of its own, but only [`Held::fence_here`](crate::Held::fence_here) can use it: a fence
-    /// elsewhere knows one highest token, and would shut out the other holders.
-    #[must_use]
-    pub const fn shared(self) -> Self {
-        Self { mode: Mode::Shared, ..self }
-    }
-
-    /// A semaphore: up to `holders` (1 to 1,000,000) hold the lock at once. Each request is judged by its own number
-    /// against the holders present: let all clients of one lock name the same. On one server only: `acquire` refuses
-    /// it on a quorum with [`ConfigError::LimitOnQuorum`], and a number out of range with [`ConfigError::BadLimit`].
-    ///
-    /// For tokens and fences see [`Self::shared`].
-    #[must_use]
-    pub const fn limit(self, holders: u32) -> Self {
-        Self { mode: Mode::Limit(holders), ..self }
-    }
-}
 
 /// Sets up a [`Lockfence`].
 #[derive(Clone, Debug)]
