@@ -15,6 +15,7 @@
 mod ending;
 mod haste;
 mod late;
+mod note;
 mod queue;
 
 use lockfence_core::clock::Instant;
@@ -23,12 +24,12 @@ use lockfence_core::ids::Mode;
 use self::ending::joined;
 use self::haste::Haste;
 use self::late::Late;
+use self::note::waiters;
 use super::give_back::Trace;
 use super::outbox::Outbox;
 use super::planted::Bug;
 use super::round::{Ballot, Round, Verdict};
 use super::{Effect, Failure, NodeId, OwnerId, PerNode, Reply, SendId, Settings, Standing, Turn, earliest};
-use crate::owner::Owner;
 
 /// How long to wait for a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -365,24 +366,6 @@ impl Attempt {
         }
     }
 
-    /// Where to queue.
-    fn queue_node(&self) -> Option<NodeId> {
-        let reachable = self.order.iter().copied().filter(|node| self.reachable[*node]);
-        self.longest_queue(reachable, |node| self.waiters[node])
-    }
-
-    /// The node at which most wait; of several, and where nobody does, the first.
-    fn longest_queue(
-        &self,
-        mut nodes: impl DoubleEndedIterator<Item = NodeId>,
-        waiters: impl Fn(NodeId) -> u64,
-    ) -> Option<NodeId> {
-        if self.settings.planted.is(Bug::SecondQueue) {
-            return nodes.next();
-        }
-        nodes.rev().max_by_key(|node| waiters(*node)) // the last of several that are equal
-    }
-
     fn may_queue(&self) -> bool {
         self.patience != Patience::None && self.had_quorum
     }
@@ -393,48 +376,9 @@ impl Attempt {
         self.pause_us = self.pause_us.saturating_mul(2).min(longest);
     }
 
-    fn note(&mut self, round: &Round) {
-        let mut answered = 0_usize;
-        for (node, ballot) in round.ballots().iter() {
-            let failure = match ballot {
-                Ballot::Failed(failure) => Some(failure.clone()),
-                // Not answered, but not late either: as it was.
-                Ballot::Asked { .. } => continue,
-                _ => None,
-            };
-            answered = answered.saturating_add(usize::from(failure.is_none()));
-            self.waiters[node] = waiters(ballot);
-            self.reachable[node] = failure.is_none();
-            self.failures[node] = failure.or_else(|| matches!(ballot, Ballot::Below).then(Failure::behind));
-        }
-        self.had_quorum = answered >= self.settings.majority();
-        let in_the_way = in_the_way(round);
-        let below = round.ballots().count(|ballot| matches!(ballot, Ballot::Below));
-        self.is_behind = in_the_way.is_none() && below > 0;
-        self.standing = in_the_way.or(self.standing.take());
-    }
-
     fn new_owner(&mut self, turn: &mut Turn<'_>) -> OwnerId {
         let owner = turn.owner();
         let first = *self.first_owner.get_or_insert(owner);
         if self.settings.planted.is(Bug::OwnerReused) { first } else { owner }
     }
-}
-
-fn waiters(ballot: &Ballot) -> u64 {
-    if let Ballot::Taken(standing) = ballot { standing.waiters } else { 0 }
-}
-
-/// Whoever most nodes name as the holder, and the longest that any of them says.
-fn in_the_way(round: &Round) -> Option<Standing> {
-    let taken = || {
-        round.ballots().iter().filter_map(|(_, ballot)| match ballot {
-            Ballot::Taken(standing) => Some(standing),
-            _ => None,
-        })
-    };
-    let named = |owner: &Option<Owner>| taken().filter(|other| other.owner == *owner).count();
-    let most = taken().max_by_key(|standing| (named(&standing.owner), standing.ttl_ms))?;
-    let waiters = taken().map(|standing| standing.waiters).max().unwrap_or(0);
-    Some(Standing { waiters, ..most.clone() })
 }

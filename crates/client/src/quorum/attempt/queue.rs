@@ -230,6 +230,24 @@ impl Attempt {
         self.pause_head(turn, &mut head);
         self.phase = Phase::Head(head);
     }
+
+    /// Where to queue.
+    pub(super) fn queue_node(&self) -> Option<NodeId> {
+        let reachable = self.order.iter().copied().filter(|node| self.reachable[*node]);
+        self.longest_queue(reachable, |node| self.waiters[node])
+    }
+
+    /// The node at which most wait; of several, and where nobody does, the first.
+    pub(super) fn longest_queue(
+        &self,
+        mut nodes: impl DoubleEndedIterator<Item = NodeId>,
+        waiters: impl Fn(NodeId) -> u64,
+    ) -> Option<NodeId> {
+        if self.settings.planted.is(Bug::SecondQueue) {
+            return nodes.next();
+        }
+        nodes.rev().max_by_key(|node| waiters(*node)) // the last of several that are equal
+    }
 }
 
 /// Whether one other owner has a majority.
