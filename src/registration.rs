@@ -172,6 +172,9 @@ fn fence_commands() -> Vec<Command> {
     ]
 }
 
+/// The categories of commands that refuse clients.
+const INTERNAL: &str = "write admin dangerous";
+
 fn internal_commands() -> Vec<Command> {
     let internal = |name, entry, arity, summary| Command {
         name,
@@ -182,17 +185,17 @@ fn internal_commands() -> Vec<Command> {
         args: args::INTERNAL,
         summary,
         complexity: c"O(1)",
-        categories: "write admin dangerous",
+        categories: INTERNAL,
     };
     vec![
         internal(
-            c"lockfence.effect",
+            c"lf.log",
             entry!(commands::effect),
             3,
             c"Internal: what happened to a lock or fence, for replicas and the AOF.",
         ),
         internal(
-            c"lockfence.handover",
+            c"lf.handover",
             entry!(commands::hand_over),
             -2,
             c"Internal: grants a lock to those who wait, by the timer.",
@@ -276,7 +279,7 @@ fn register_one(ctx: Ctx, command: &Command, category: bool) -> Result<(), ()> {
             return Err(());
         }
         if let Some(set) = raw::RedisModule_SetCommandACLCategories {
-            let public = !command.name.to_bytes().starts_with(b"lockfence.");
+            let public = command.categories != INTERNAL;
             let own = if category && public { " lockfence" } else { "" };
             let categories = CString::new(format!("{}{own}", command.categories)).unwrap_or_default();
             if set(handle, categories.as_ptr()) != raw::REDISMODULE_OK as c_int {

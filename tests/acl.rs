@@ -297,16 +297,16 @@ server_tests! {
         let log = [1_u8, 1, 0, 0];
         let script = "return redis.pcall(unpack(ARGV))";
         for words in [
-            args!["LOCKFENCE.EFFECT", "lock", log],
-            args!["LOCKFENCE.EFFECT", "new", ""],
-            args!["LOCKFENCE.HANDOVER", "lock"],
-            args!["LOCKFENCE.HANDOVER", "lock", "me", token],
+            args!["LF.LOG", "lock", log],
+            args!["LF.LOG", "new", ""],
+            args!["LF.HANDOVER", "lock"],
+            args!["LF.HANDOVER", "lock", "me", token],
         ] {
-            conn.cmd(&words).assert_err_prefix("ERR LOCKFENCE.");
-            conn.cmd([args!["EVAL", script, 0], words.clone()].concat()).assert_err_prefix("ERR LOCKFENCE.");
+            conn.cmd(&words).assert_err_prefix("ERR LF.");
+            conn.cmd([args!["EVAL", script, 0], words.clone()].concat()).assert_err_prefix("ERR LF.");
             cmd!(conn, "MULTI").ok();
             conn.cmd(&words).no_err();
-            cmd!(conn, "EXEC").items()[0].assert_err_prefix("ERR LOCKFENCE.");
+            cmd!(conn, "EXEC").items()[0].assert_err_prefix("ERR LF.");
         }
         assert_eq!(server.digest(), before);
         assert_eq!(cmd!(conn, "LOCK.RELEASE", "lock", "me").int(), 1);
@@ -333,8 +333,8 @@ server_tests! {
         assert_noperm(&mut reader, &args!["LOCK.RELEASE", "lock", "me"]);
         let mut writer = user(&server, "writer", &["~*", "-@all", "+@write", "-@dangerous"]);
         assert_eq!(cmd!(writer, "LOCK.RELEASE", "lock", "me").int(), 1);
-        assert_noperm(&mut writer, &args!["LOCKFENCE.HANDOVER", "lock"]);
-        assert_noperm(&mut writer, &args!["LOCKFENCE.EFFECT", "lock", "x"]);
+        assert_noperm(&mut writer, &args!["LF.HANDOVER", "lock"]);
+        assert_noperm(&mut writer, &args!["LF.LOG", "lock", "x"]);
     }
 
     /// A user whose rights are taken while they wait gets the grant all the same, or is cut off; nothing hangs, and

@@ -347,7 +347,7 @@ server_tests! {
         }
         let text = fs::read(aof_tail_file(server.dir())).unwrap().to_ascii_uppercase();
         let holds = |word: &str| text.windows(word.len()).any(|window| window == word.as_bytes());
-        assert!(holds("LOCKFENCE.EFFECT"));
+        assert!(holds("LF.LOG"));
         for word in ["LOCK.ACQUIRE", "LOCK.RELEASE", "LOCK.EXTEND", "LOCK.BREAK", "FENCE.", "HANDOVER", "EVAL"] {
             let word = if word == "FENCE." { "\r\nFENCE." } else { word };
             assert!(!holds(word), "{word} in {}", text.escape_ascii());
@@ -492,14 +492,14 @@ server_tests! {
         let mut log = vec![1, 5]; // a snapshot
         log.extend(wire::Lock::held(token + 5, b"thief", token + 5, MINUTE_MS, MINUTE_MS).bytes());
         for key in ["lock", "fresh"] {
-            cmd!(conn, "LOCKFENCE.EFFECT", key, &log).assert_err_prefix("ERR ");
-            cmd!(conn, "LOCKFENCE.HANDOVER", key).assert_err_prefix("ERR ");
-            cmd!(conn, "LOCKFENCE.HANDOVER", key, "me", token).assert_err_prefix("ERR ");
-            let script = "return redis.call('LOCKFENCE.EFFECT', KEYS[1], ARGV[1])";
+            cmd!(conn, "LF.LOG", key, &log).assert_err_prefix("ERR ");
+            cmd!(conn, "LF.HANDOVER", key).assert_err_prefix("ERR ");
+            cmd!(conn, "LF.HANDOVER", key, "me", token).assert_err_prefix("ERR ");
+            let script = "return redis.call('LF.LOG', KEYS[1], ARGV[1])";
             assert!(cmd!(conn, "EVAL", script, 1, key, &log).is_err());
-            cmd!(conn, "FENCE.CALL", "lock", token, "LOCKFENCE.EFFECT", key, &log).assert_err_prefix("ERR ");
+            cmd!(conn, "FENCE.CALL", "lock", token, "LF.LOG", key, &log).assert_err_prefix("ERR ");
             cmd!(conn, "MULTI").ok();
-            cmd!(conn, "LOCKFENCE.EFFECT", key, &log);
+            cmd!(conn, "LF.LOG", key, &log);
             assert!(cmd!(conn, "EXEC").items()[0].is_err());
         }
         assert_eq!(server.digest(), digest);
@@ -515,7 +515,7 @@ server_tests! {
         server.kill9();
         let tail = aof_tail_file(server.dir());
         let mut bytes = fs::read(&tail).unwrap();
-        bytes.extend_from_slice(b"*3\r\n$16\r\nLOCKFENCE.EFFECT\r\n$4\r\nlock\r\n$2\r\n\x02\x09\r\n");
+        bytes.extend_from_slice(b"*3\r\n$6\r\nLF.LOG\r\n$4\r\nlock\r\n$2\r\n\x02\x09\r\n");
         fs::write(&tail, bytes).unwrap();
         let _ = server.try_restart();
         let log = server.log();

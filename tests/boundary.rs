@@ -65,7 +65,7 @@ impl Random {
 const NASTY: &str = "|0|1|2|5|10|50|1000|60000|-1|-0|007|1e3|0.5| 100|+5|0x64|nan|inf|31536000000|31536000001|\
     9007199254740991|9007199254740992|9223372036854775807|-9223372036854775808|18446744073709551615|\
     99999999999999999999999999|WAIT|wait|SHARED|LIMIT|MINTOKEN|WITHINFO|FULL|COUNT|PX|EX|NX|XX|GET|KEEPTTL|SET|INCR|\
-    DEL|GETEX|FLUSHALL|EVAL|MULTI|EXEC|BLPOP|LOCK.ACQUIRE|FENCE.CALL|LOCKFENCE.EFFECT|a|b|c|lock|lock2|fence|string|\
+    DEL|GETEX|FLUSHALL|EVAL|MULTI|EXEC|BLPOP|LOCK.ACQUIRE|FENCE.CALL|LF.LOG|a|b|c|lock|lock2|fence|string|\
     list|%s%n|{|}|{}|*|$|\r\n|\0|é";
 
 fn nasty_values(token: u64) -> Vec<Vec<u8>> {
@@ -86,8 +86,8 @@ const COMMANDS: [&str; 11] = [
     "FENCE.CALL",
     "FENCE.CHECK",
     "FENCE.ADVANCE",
-    "LOCKFENCE.EFFECT",
-    "LOCKFENCE.HANDOVER",
+    "LF.LOG",
+    "LF.HANDOVER",
 ];
 
 fn random_command(random: &mut Random, values: &[Vec<u8>]) -> Vec<Vec<u8>> {
@@ -321,22 +321,22 @@ server_tests! {
         let genuine = effect_in_aof(&server).expect("an effect in the AOF");
         let before = (standing(&mut conn, "lock"), issued(&server), server.digest(), cmd!(conn, "DBSIZE").int());
         let commands = [
-            args!["LOCKFENCE.EFFECT", "lock", genuine],
-            args!["LOCKFENCE.EFFECT", "forged", genuine],
-            args!["LOCKFENCE.EFFECT", "lock", ""],
-            args!["LOCKFENCE.EFFECT", "lock", [0xff; 300]],
-            args!["LOCKFENCE.HANDOVER", "lock"],
-            args!["LOCKFENCE.HANDOVER", "lock", "a", token],
-            args!["LOCKFENCE.HANDOVER", "none", "a", token],
+            args!["LF.LOG", "lock", genuine],
+            args!["LF.LOG", "forged", genuine],
+            args!["LF.LOG", "lock", ""],
+            args!["LF.LOG", "lock", [0xff; 300]],
+            args!["LF.HANDOVER", "lock"],
+            args!["LF.HANDOVER", "lock", "a", token],
+            args!["LF.HANDOVER", "none", "a", token],
         ];
         for words in &commands {
-            conn.cmd(words).assert_err_prefix("ERR LOCKFENCE.");
+            conn.cmd(words).assert_err_prefix("ERR LF.");
             let in_transaction = conn.pipeline(&[args!["MULTI"], words.clone(), args!["EXEC"]]);
-            in_transaction[2].items()[0].assert_err_prefix("ERR LOCKFENCE.");
+            in_transaction[2].items()[0].assert_err_prefix("ERR LF.");
             let script = "return redis.pcall(unpack(ARGV))";
             let mut call = args!["EVAL", script, 0];
             call.extend(words.iter().cloned());
-            assert!(conn.cmd(call).err().contains("LOCKFENCE."));
+            assert!(conn.cmd(call).err().contains("LF."));
             let mut call = args!["FENCE.CALL", "lock", token];
             call.extend(words.iter().cloned());
             assert!(conn.cmd(call).is_err());
@@ -480,7 +480,7 @@ fn effect_in_aof(server: &Server) -> Option<Vec<u8>> {
 }
 
 fn effect_in(aof: &[u8]) -> Option<Vec<u8>> {
-    let head = b"LOCKFENCE.EFFECT\r\n$4\r\nlock\r\n$";
+    let head = b"LF.LOG\r\n$4\r\nlock\r\n$";
     let at = aof.windows(head.len()).position(|part| part == head)? + head.len();
     let rest = &aof[at..];
     let line = rest.iter().position(|byte| *byte == b'\r')?;

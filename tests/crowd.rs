@@ -24,7 +24,7 @@ use lockfence_testkit::{
 const MANY: u64 = 300;
 /// Bytes of an effect that names one holder (and of the floor, in the first one).
 const ONE_CHANGE: usize = 120;
-const EFFECT: &str = "LOCKFENCE.EFFECT";
+const EFFECT: &str = "LF.LOG";
 
 /// Grants in lots; the tokens.
 #[track_caller]

@@ -656,7 +656,7 @@ server_tests! {
         let lines: Vec<_> = lines.iter().filter(|line| !line.starts_with("SELECT")).collect();
         assert_eq!(lines.len(), 4, "{lines:?}");
         assert_eq!((lines[0].as_str(), lines[3].as_str()), ("MULTI", "EXEC"));
-        assert!(lines[1].to_uppercase().starts_with("LOCKFENCE.EFFECT FENCE "), "{lines:?}");
+        assert!(lines[1].to_uppercase().starts_with("LF.LOG FENCE "), "{lines:?}");
         assert_eq!(lines[2], "SET data x");
         cmd!(conn, "FENCE.WRITE", "fence", 11, "data", "y").ok();
         cmd!(conn, "FENCE.WRITE", "lock", token, "data", "z").ok();

@@ -305,9 +305,9 @@ server_tests! {
             args!["Fence.Call", "lock", token, "GET", "data"],
             args!["FENCE.CHECK", "lock", token],
             args!["FENCE.ADVANCE", "fence", 11],
-            args!["LOCKFENCE.EFFECT", "data", "x"],
-            args!["LOCKFENCE.HANDOVER", "lock"],
-            args!["lockfence.handover", "lock", "me", token],
+            args!["LF.LOG", "data", "x"],
+            args!["LF.HANDOVER", "lock"],
+            args!["lf.handover", "lock", "me", token],
             args!["LOCK.NOSUCH", "data"],
         ];
         assert_all_refused(&server, token, "ERR FENCE.CALL does not run ", &inner);
@@ -608,7 +608,7 @@ server_tests! {
         cmd!(conn, "FENCE.CALL", "fence", 12, "SPOP", "nothing").nil();
         let lines = stream.lines_until_now(&server);
         assert_eq!(lines.len(), 1, "the fence alone: {lines:?}");
-        assert!(lines[0].to_uppercase().starts_with("LOCKFENCE.EFFECT FENCE "), "{lines:?}");
+        assert!(lines[0].to_uppercase().starts_with("LF.LOG FENCE "), "{lines:?}");
         cmd!(conn, "FENCE.CALL", "lock", token, "INCRBYFLOAT", "n", "0.5").no_err();
         assert_eq!(stream.lines_until_now(&server), ["SET n 1.5 KEEPTTL"], "the effect, not the call");
         cmd!(conn, "FENCE.CALL", "lock", token, "GET", "n").no_err();
@@ -624,7 +624,7 @@ server_tests! {
         cmd!(conn, "FENCE.ADVANCE", "fence", 10).no_err();
         cmd!(conn, "FENCE.CALL", "fence", 11, "APPEND", "data", "one").no_err();
         cmd!(conn, "FENCE.CALL", "fence", 12, "HSET", "data", "f", "v").assert_err_prefix("WRONGTYPE ");
-        let names = ["multi", "lockfence.effect", "append", "exec"];
+        let names = ["multi", "lf.log", "append", "exec"];
         let words: Vec<_> =
             aof_words(&server).into_iter().filter(|word| names.contains(&word.as_str())).collect();
         let at = words.iter().position(|word| word == "append").expect("the write");
@@ -737,7 +737,7 @@ fn assert_unit(lines: &[String], wanted: &[&str]) {
     let lines: Vec<_> = lines.iter().filter(|line| !line.starts_with("SELECT")).collect();
     assert_eq!(lines.len(), wanted.len() + 3, "{lines:?}");
     assert_eq!((lines[0].as_str(), lines[lines.len() - 1].as_str()), ("MULTI", "EXEC"), "{lines:?}");
-    assert!(lines[1].to_uppercase().starts_with("LOCKFENCE.EFFECT FENCE "), "{lines:?}");
+    assert!(lines[1].to_uppercase().starts_with("LF.LOG FENCE "), "{lines:?}");
     assert_eq!(lines[2..lines.len() - 1], *wanted);
 }
 

@@ -841,7 +841,7 @@ server_tests! {
         let mut conn = server.connect();
         let calls = |server: &Server| {
             let stats = server.info("commandstats");
-            stats.get("cmdstat_lockfence.handover").cloned()
+            stats.get("cmdstat_lf.handover").cloned()
         };
         for over in [args!["SET", "L", "x"], args!["DEL", "L"], args!["RENAME", "fence", "L"]] {
             cmd!(conn, "DEL", "L").no_err();

@@ -55,7 +55,7 @@ struct Row {
     run: fn(&Server, &mut Conn),
 }
 
-const EFFECT: &str = "LOCKFENCE.EFFECT";
+const EFFECT: &str = "LF.LOG";
 const ONE: &[&[&str]] = &[&[EFFECT]];
 const NOTHING: &[&[&str]] = &[&[]];
 
@@ -536,7 +536,7 @@ server_tests! {
             assert!(cmd!(conn, "EVAL", script, 1, "lock").err().contains("READONLY")
                 || read_only == "yes");
             let log = [1, 5, 1, 9, 1, 0, 0, 0];
-            cmd!(conn, "LOCKFENCE.EFFECT", "forged", log).err();
+            cmd!(conn, "LF.LOG", "forged", log).err();
             assert_eq!(cmd!(conn, "EXISTS", "forged").int(), 0);
             replica.wait_blocked_clients(0);
             let info = cmd!(conn, "LOCK.INFO", "lock", "FULL");

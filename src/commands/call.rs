@@ -89,7 +89,7 @@ pub(crate) fn keys(call: &Call<'_>) {
 /// No nesting, of any of the module's own commands.
 fn refuse_by_name(command: &[u8]) -> Result<(), Failure> {
     let family = command.split(|byte| *byte == b'.').next().unwrap_or_default();
-    let own = ["LOCK", "FENCE", "LOCKFENCE"];
+    let own = ["LOCK", "FENCE", "LF", "LOCKFENCE"];
     if family.len() < command.len() && own.iter().any(|name| family.eq_ignore_ascii_case(name.as_bytes())) {
         return Err(Failure::Line(format!("ERR FENCE.CALL does not run {}", quoted(command))));
     }

@@ -1,4 +1,4 @@
-//! `LOCKFENCE.EFFECT key log`: internal. What a primary did, as its replicas and the AOF get it. It decides nothing,
+//! `LF.LOG key log`: internal. What a primary did, as its replicas and the AOF get it. It decides nothing,
 //! reads no clock but to place wall-clock times on this process's own, and cannot fail on what it finds.
 
 use lockfence_core::clock::Now;
@@ -21,11 +21,9 @@ const TRUSTED: u32 = raw::REDISMODULE_CTX_FLAGS_REPLICATED | raw::REDISMODULE_CT
 
 pub(crate) fn run(call: &Call<'_>) -> Result<(), Failure> {
     if call.ctx.flags() & TRUSTED == 0 {
-        return Err(Failure::Line(
-            "ERR LOCKFENCE.EFFECT is for the replication link and the AOF only".to_owned(),
-        ));
+        return Err(Failure::Line("ERR LF.LOG is for the replication link and the AOF only".to_owned()));
     }
-    let [log] = call.words else { return Err(Failure::Line("ERR LOCKFENCE.EFFECT key log".to_owned())) };
+    let [log] = call.words else { return Err(Failure::Line("ERR LF.LOG key log".to_owned())) };
     let now = clock::now();
     let changes =
         read_log(log, now).map_err(|corrupt| Failure::Line(format!("ERR lockfence effect: {corrupt}")))?;

@@ -1,8 +1,9 @@
-//! `LOCKFENCE.HANDOVER lock [owner token]`: internal. The timer runs it, so that a grant that no client asked for
+//! `LF.HANDOVER lock [owner token]`: internal. The timer runs it, so that a grant that no client asked for
 //! right now goes through the server's own rules for writes, and arrives at replicas like any other.
 
 use lockfence_core::error::Refusal;
 use lockfence_core::ids::Owner;
+use lockfence_core::owner::OwnerName;
 use lockfence_core::request::number;
 
 use super::refuse_on_replica;
@@ -12,7 +13,7 @@ use crate::server::{CallError, Ctx, Key};
 use crate::state;
 use crate::turn::at_lock;
 
-pub(crate) const NAME: &std::ffi::CStr = c"LOCKFENCE.HANDOVER";
+pub(crate) const NAME: &std::ffi::CStr = c"LF.HANDOVER";
 
 /// Serves the queue of `key`. With an owner and a token, that lease is given up first, if it is still that one.
 pub(crate) fn run_hand_over(ctx: Ctx, key: &[u8], give_up: Option<(&[u8], u64)>) -> Result<(), CallError> {
@@ -30,7 +31,7 @@ pub(crate) fn run_hand_over(ctx: Ctx, key: &[u8], give_up: Option<(&[u8], u64)>)
 
 pub(crate) fn run(call: &Call<'_>) -> Result<(), Failure> {
     if !state::with(|state| state.running_own) {
-        return Err(Failure::Line("ERR LOCKFENCE.HANDOVER is internal to lockfence".to_owned()));
+        return Err(Failure::Line("ERR LF.HANDOVER is internal to lockfence".to_owned()));
     }
     refuse_on_replica()?;
     let give_up = match call.words {
@@ -44,7 +45,9 @@ pub(crate) fn run(call: &Call<'_>) -> Result<(), Failure> {
     at_lock(&mut key, |turn| {
         let now = turn.now.mono;
         let theirs = |owner: Owner<'_>, token| {
-            turn.lock.live_holder(owner.bytes(), now).is_some_and(|holder| holder.token == token)
+            turn.lock
+                .live_holder(OwnerName::new(owner.bytes()), now)
+                .is_some_and(|holder| holder.token == token)
         };
         match give_up {
             Some((owner, token)) if theirs(owner, token) => {

@@ -121,13 +121,13 @@ impl Ctx {
         Text { ctx: self, raw }
     }
 
-    /// Sends `LOCKFENCE.EFFECT key log` to replicas and the AOF.
+    /// Sends `LF.LOG key log` to replicas and the AOF.
     pub(crate) fn replicate_effect(self, key: Name<'_>, log: &[u8]) {
         // SAFETY: the format says a string object and a buffer with its length; both live through the call.
         unsafe {
             api!(RedisModule_Replicate(
                 self.raw(),
-                c"LOCKFENCE.EFFECT".as_ptr(),
+                c"LF.LOG".as_ptr(),
                 c"sb".as_ptr(),
                 key.raw(),
                 log.as_ptr().cast::<c_char>(),

@@ -60,6 +60,15 @@ impl Instant {
     }
 }
 
+/// The sooner of two points of which there may be none.
+#[must_use]
+pub fn sooner(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
+    }
+}
+
 /// A point on the wall clock, in µs since 1970.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Wall(u64);
@@ -75,6 +84,12 @@ impl Wall {
     #[must_use]
     pub const fn micros(self) -> u64 {
         self.0
+    }
+
+    /// This point, `ms` milliseconds later.
+    #[must_use]
+    pub const fn plus_ms(self, ms: u64) -> Self {
+        Self(self.0.saturating_add(ms.saturating_mul(1000)))
     }
 }
 

@@ -3,6 +3,7 @@
 
 use crate::clock::Instant;
 use crate::ids::Mode;
+use crate::owner::OwnerName;
 
 /// The time a holder has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +21,7 @@ pub enum Event<'a> {
     /// same mode, SHARED or LIMIT.
     Granted {
         /// The new holder.
-        owner: &'a [u8],
+        owner: OwnerName<'a>,
         /// The token of this grant; the counter is at least this from now on.
         token: u64,
         /// The mode in which it holds.
@@ -33,7 +34,7 @@ pub enum Event<'a> {
     /// A holder's lease ends at another time, or its token was raised.
     Extended {
         /// The holder.
-        owner: &'a [u8],
+        owner: OwnerName<'a>,
         /// Its token from now on.
         token: u64,
         /// Until when.
@@ -42,7 +43,7 @@ pub enum Event<'a> {
     /// A holder's lease is over: released, or found expired.
     Ended {
         /// The holder that was.
-        owner: &'a [u8],
+        owner: OwnerName<'a>,
         /// When it ended.
         at: Instant,
     },

@@ -99,14 +99,11 @@ impl Lock {
 
     /// The holder of that name, if its lease is live at `now`.
     #[must_use]
-    pub fn live_holder(&self, owner: &[u8], now: Instant) -> Option<Holder<'_>> {
+    pub fn live_holder(&self, owner: OwnerName<'_>, now: Instant) -> Option<Holder<'_>> {
         if let Some(crowd) = self.holders.crowd() {
-            return crowd.find(OwnerName::new(owner)).filter(|holder| holder.live(now));
+            return crowd.find(owner).filter(|holder| holder.live(now));
         }
-        let mut live = self.live(now).peekable();
-        live.peek()?;
-        let owner = OwnerName::new(owner);
-        live.find(|holder| holder.owner == owner)
+        self.live(now).find(|holder| holder.owner == owner)
     }
 
     /// When the next of the live leases ends: the earliest moment at which somebody who waits may be served.
@@ -130,7 +127,7 @@ impl Lock {
     /// end; `now` where it can be already: it fits, or its owner is a holder.
     #[must_use]
     pub fn serves_from(&self, owner: &[u8], mode: Mode, now: Instant) -> Instant {
-        if self.live_holder(owner, now).is_some() { now } else { self.fits_from(mode, now) }
+        if self.live_holder(OwnerName::new(owner), now).is_some() { now } else { self.fits_from(mode, now) }
     }
 
     /// When the lease ends that ends after so many others of those that are live.
@@ -216,7 +213,6 @@ impl Lock {
         let Self { counter, holders, .. } = self;
         match *event {
             Event::Granted { owner, token, mode, at, lease } => {
-                let owner = OwnerName::new(owner);
                 let joins = |other: Holder<'_>| mode != Mode::Exclusive && other.mode.same_kind(mode);
                 if holders.iter(*counter).next().is_some_and(joins) {
                     holders.remove(owner, at, *counter);
@@ -227,10 +223,10 @@ impl Lock {
                 self.grants = self.grants.saturating_add(1);
             }
             Event::Extended { owner, token, lease } => {
-                holders.change(OwnerName::new(owner), token, lease, counter);
+                holders.change(owner, token, lease, counter);
             }
             Event::Ended { owner, at } => {
-                holders.remove(OwnerName::new(owner), at, *counter);
+                holders.remove(owner, at, *counter);
             }
             Event::Broken { counter: used_up, at } => {
                 holders.clear(at);

@@ -13,6 +13,7 @@ use crate::event::{Event, Lease};
 use crate::ids::{Mode, Owner, Token};
 use crate::limits;
 use crate::lock::Lock;
+use crate::owner::OwnerName;
 use crate::planted::{self, Bug};
 use crate::queue::{Answer, Grant, Outcome, Queue, Standing, WaiterId};
 use crate::request::{Acquire, Break};
@@ -58,12 +59,13 @@ impl<H: Clone> Turn<'_, H> {
     pub fn acquire(&mut self, request: &Acquire<'_>) -> Result<Acquired, Refusal> {
         self.serve_queue();
         self.issuer.admit(request.min_token, self.lock.counter(), self.now)?;
-        if let Some(holder) = self.lock.live_holder(request.owner.bytes(), self.now.mono) {
+        let owner = OwnerName::new(request.owner.bytes());
+        if let Some(holder) = self.lock.live_holder(owner, self.now.mono) {
             let (token, lease) = (holder.token, holder.lease);
             if !self.lock.mode().same_kind(request.mode) {
                 return Err(Refusal::HeldInOtherMode(self.lock.mode()));
             }
-            return self.renew(request, token, lease).map(Acquired::Granted);
+            return self.prolong(owner, request.ttl, request.min_token, token, lease).map(Acquired::Granted);
         }
         if !self.fits(request.mode) {
             return Ok(Acquired::Busy);
@@ -80,15 +82,16 @@ impl<H: Clone> Turn<'_, H> {
         if self.queue.as_ref().is_some_and(|queue| !queue.is_empty()) && !barges {
             return Ok(Acquired::Busy);
         }
-        self.grant(request.owner.bytes(), request.ttl, request.mode, request.min_token).map(Acquired::Granted)
+        self.grant(owner, request.ttl, request.mode, request.min_token).map(Acquired::Granted)
     }
 
     /// LOCK.RELEASE: whether `owner` held the lock. The next in the queue is granted in the same step.
     pub fn release(&mut self, owner: Owner<'_>) -> bool {
         let now = self.now.mono;
-        let held = self.lock.live_holder(owner.bytes(), now).is_some();
+        let owner = OwnerName::new(owner.bytes());
+        let held = self.lock.live_holder(owner, now).is_some();
         if held {
-            self.happen(&Event::Ended { owner: owner.bytes(), at: now });
+            self.happen(&Event::Ended { owner, at: now });
         }
         if planted::is(if held { Bug::ReleaseEndsAll } else { Bug::ReleaseByAnyone }) {
             self.end(&self.lock.holders().map(|holder| (*holder.owner.bytes()).into()).collect::<Vec<_>>());
@@ -104,14 +107,15 @@ impl<H: Clone> Turn<'_, H> {
     pub fn extend(&mut self, owner: Owner<'_>, ttl: Ttl, min: Option<Token>) -> Result<bool, Refusal> {
         self.serve_queue();
         self.issuer.admit(min, self.lock.counter(), self.now)?;
-        let mut holder = self.lock.live_holder(owner.bytes(), self.now.mono);
+        let owner = OwnerName::new(owner.bytes());
+        let mut holder = self.lock.live_holder(owner, self.now.mono);
         if holder.is_none() && planted::is(Bug::ExtendRevives) {
-            holder = self.lock.holders().find(|holder| *holder.owner.bytes() == *owner.bytes());
+            holder = self.lock.holders().find(|holder| holder.owner == owner);
         }
         let Some(holder) = holder else { return Ok(false) };
         let token = self.raised(holder.token, min)?;
         let lease = Lease { ends: self.now.mono.plus_ms(ttl.ms()), length_ms: ttl.ms() };
-        self.happen(&Event::Extended { owner: owner.bytes(), token, lease });
+        self.happen(&Event::Extended { owner, token, lease });
         self.issuer.issued(token, self.now);
         Ok(true)
     }
@@ -162,7 +166,7 @@ impl<H: Clone> Turn<'_, H> {
         while let Some(front) = self.queue.as_ref().and_then(|queue| queue.front()) {
             let mode = front.mode;
             let owner = front.owner.clone();
-            if self.lock.live_holder(&owner, self.now.mono).is_none() && !self.fits(mode) {
+            if self.lock.live_holder(OwnerName::new(&owner), self.now.mono).is_none() && !self.fits(mode) {
                 return;
             }
             self.serve_owner(&owner, mode);
@@ -191,6 +195,7 @@ impl<H: Clone> Turn<'_, H> {
         let requests = || ids.iter().filter_map(|id| queue.get(*id));
         let Some(ttl) = requests().map(|waiter| waiter.ttl).max() else { return };
         let min = requests().filter_map(|waiter| waiter.min_token).max();
+        let owner = OwnerName::new(owner);
         let held = self.lock.live_holder(owner, self.now.mono).map(|holder| (holder.token, holder.lease));
         let granted = match held {
             Some(_) if !self.lock.mode().same_kind(mode) => Err(Refusal::HeldInOtherMode(self.lock.mode())),
@@ -213,7 +218,13 @@ impl<H: Clone> Turn<'_, H> {
         }
     }
 
-    fn grant(&mut self, owner: &[u8], ttl: Ttl, mode: Mode, min: Option<Token>) -> Result<Grant, Refusal> {
+    fn grant(
+        &mut self,
+        owner: OwnerName<'_>,
+        ttl: Ttl,
+        mode: Mode,
+        min: Option<Token>,
+    ) -> Result<Grant, Refusal> {
         let token = self.issuer.next(self.lock, min, self.now)?;
         let at = self.now.mono;
         // A grant in another mode ends what the record still shows of holders in this one.
@@ -226,15 +237,11 @@ impl<H: Clone> Turn<'_, H> {
         Ok(Grant { token, ttl_ms: ttl.ms(), renewed: false })
     }
 
-    fn renew(&mut self, request: &Acquire<'_>, token: u64, lease: Lease) -> Result<Grant, Refusal> {
-        self.prolong(request.owner.bytes(), request.ttl, request.min_token, token, lease)
-    }
-
     /// The same owner asks again: the same token (raised to a proposal that is higher), and the lease becomes the
     /// longer of what is left and what it asks for.
     fn prolong(
         &mut self,
-        owner: &[u8],
+        owner: OwnerName<'_>,
         ttl: Ttl,
         min: Option<Token>,
         token: u64,
@@ -266,7 +273,7 @@ impl<H: Clone> Turn<'_, H> {
 
     fn end(&mut self, owners: &[Box<[u8]>]) {
         for owner in owners {
-            self.happen(&Event::Ended { owner, at: self.now.mono });
+            self.happen(&Event::Ended { owner: OwnerName::new(owner), at: self.now.mono });
         }
     }
 

@@ -22,6 +22,7 @@ use lockfence_core::fence::Fence;
 use lockfence_core::ids::{Mode, Token};
 use lockfence_core::limits::{HOLDERS_MAX, OWNER_BYTES_MAX, TOKEN_MAX, TTL_MS_MAX};
 use lockfence_core::lock::Lock;
+use lockfence_core::owner::OwnerName;
 use lockfence_core::token::Floor;
 use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy, any, prop_oneof};
@@ -139,10 +140,13 @@ impl Happened {
     fn event(&self) -> Event<'_> {
         match self {
             Self::Granted(owner, token, mode, at, lease) => {
+                let owner = OwnerName::new(owner);
                 Event::Granted { owner, token: *token, mode: *mode, at: *at, lease: *lease }
             }
-            Self::Extended(owner, token, lease) => Event::Extended { owner, token: *token, lease: *lease },
-            Self::Ended(owner, at) => Event::Ended { owner, at: *at },
+            Self::Extended(owner, token, lease) => {
+                Event::Extended { owner: OwnerName::new(owner), token: *token, lease: *lease }
+            }
+            Self::Ended(owner, at) => Event::Ended { owner: OwnerName::new(owner), at: *at },
             Self::Broken(counter, at) => Event::Broken { counter: *counter, at: *at },
         }
     }
@@ -164,7 +168,7 @@ fn lock() -> impl Strategy<Value = Lock> {
     (holders, mode(), 1..=HOLDERS_MAX, past()).prop_map(|(holders, mode, n, free_since)| {
         let mut lock = Lock::default();
         lock.apply(&Happened::Granted(vec![0], 1, mode, free_since, lease_of_1_ms()).event());
-        lock.apply(&Event::Ended { owner: &[0], at: free_since });
+        lock.apply(&Event::Ended { owner: OwnerName::new(&[0]), at: free_since });
         for (number, (owner, token, since, lease)) in (1..).zip(holders) {
             // Each LIMIT has an n of its own.
             let mode = if let Mode::Limit(_) = mode { Mode::Limit(n / number + 1) } else { mode };
@@ -237,7 +241,13 @@ proptest! {
 fn a_reader_whose_clock_is_behind_keeps_to_what_can_be() {
     let mut lock = Lock::default();
     let lease = Lease { ends: NOW.mono.plus_ms(500), length_ms: 1_000 };
-    lock.apply(&Event::Granted { owner: b"a", token: 7, mode: Mode::Exclusive, at: NOW.mono, lease });
+    lock.apply(&Event::Granted {
+        owner: OwnerName::new(b"a"),
+        token: 7,
+        mode: Mode::Exclusive,
+        at: NOW.mono,
+        lease,
+    });
     let bytes = written(&lock, NOW);
     let read_at = |wall_us: u64| {
         let now = Now { wall: Wall::from_micros(wall_us), ..NOW };
@@ -286,8 +296,8 @@ fn samples() -> [Vec<u8>; 4] {
     exclusive.apply(&granted(b"owner".to_vec(), TOKEN_MAX, Mode::Exclusive).event());
     let mut log = Log::default();
     log.push(&granted(b"owner".to_vec(), TOKEN_MAX, Mode::Limit(7)).event(), NOW);
-    log.push(&Event::Extended { owner: b"owner", token: 300, lease: lease_of_1_ms() }, NOW);
-    log.push(&Event::Ended { owner: b"owner", at: NOW.mono }, NOW);
+    log.push(&Event::Extended { owner: OwnerName::new(b"owner"), token: 300, lease: lease_of_1_ms() }, NOW);
+    log.push(&Event::Ended { owner: OwnerName::new(b"owner"), at: NOW.mono }, NOW);
     log.push(&Event::Broken { counter: 300, at: NOW.mono }, NOW);
     log.push_snapshot(&shared, NOW);
     log.push_fence(Marks { token: 300, expires_at_ms: Some(1) });
@@ -362,13 +372,15 @@ fn lengths_are_believed_no_further_than_the_bytes_go() {
             put_number(&mut holders, number);
         }
         assert!(!read_everything(&holders), "{length} holders");
-        let mut owner = vec![1, 3];
+        let mut owner = vec![1, 10, 26];
         put_number(&mut owner, length);
-        assert!(!read_everything(&owner), "an owner of {length} bytes");
-        let mut short = vec![1, 3];
+        read_everything(&owner);
+        assert!(read_log(&owner, NOW).is_err(), "an owner of {length} bytes");
+        let mut short = vec![1, 10, 26];
         put_number(&mut short, length);
         short.extend([b'x'; 600]);
-        assert!(!read_everything(&short), "an owner of {length} bytes, 600 of which are there");
+        read_everything(&short);
+        assert!(read_log(&short, NOW).is_err(), "an owner of {length} bytes, 600 of which are there");
     }
     assert!(!read_everything(&[&[1][..], &[0xff; 11]].concat()), "a number of more than 64 bits");
 }
@@ -453,7 +465,14 @@ fn values_outside_their_bounds_are_refused() {
         ("lease", record(7, &[holder(b"a", 7, &[0], 0)])),
         ("lease", record(7, &[holder(b"a", 7, &[0], TTL_MS_MAX + 1)])),
         ("change", read_log(&[1, 0], NOW).map(drop)),
-        ("change", read_log(&[1, 8], NOW).map(drop)),
+        ("change", read_log(&[1, 11], NOW).map(drop)),
+        ("owner", read_log(&[1, 10, 0], NOW).map(drop)),
+        ("owner", read_log(&[1, 10, 27], NOW).map(drop)),
+        // Names that a shorter form would hold: no name has two.
+        ("owner", read_log(&[1, 10, 26, 0], NOW).map(drop)),
+        ("owner", read_log(&[1, 10, 26, 1, b'a'], NOW).map(drop)),
+        ("owner", read_log(&[&[1, 10, 26, 32][..], &[b'a'; 32]].concat(), NOW).map(drop)),
+        ("length", read_log(&[1, 10, 26, 0x81, 4], NOW).map(drop)),
         ("token", read_log(&[1, 4, 0, 0], NOW).map(drop)),
         ("counter", read_fence(&[1, 0]).map(drop)),
     ];

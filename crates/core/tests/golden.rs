@@ -21,6 +21,7 @@ use lockfence_core::event::{Event, Lease};
 use lockfence_core::fence::Fence;
 use lockfence_core::ids::{Mode, Token};
 use lockfence_core::lock::Lock;
+use lockfence_core::owner::OwnerName;
 use lockfence_core::token::{Floor, Issuer, TokenSource};
 
 /// The moment of all of this: 5 s on the process's clock, 1,700,000,000 s since 1970.
@@ -33,7 +34,7 @@ fn lease(length_ms: u64) -> Lease {
 }
 
 fn granted(owner: &[u8], token: u64, mode: Mode, length_ms: u64) -> Event<'_> {
-    Event::Granted { owner, token, mode, at: NOW.mono, lease: lease(length_ms) }
+    Event::Granted { owner: OwnerName::new(owner), token, mode, at: NOW.mono, lease: lease(length_ms) }
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -110,7 +111,10 @@ fn version_1_a_lock_that_several_hold() {
 #[test]
 fn version_1_a_free_lock() {
     let at = NOW.mono.minus_us(1_000_000);
-    let lock = lock_of(&[granted(b"owner", TOKEN, Mode::Exclusive, 1), Event::Ended { owner: b"owner", at }]);
+    let lock = lock_of(&[
+        granted(b"owner", TOKEN, Mode::Exclusive, 1),
+        Event::Ended { owner: OwnerName::new(b"owner"), at },
+    ]);
     lock_is("018180f9c0c1c482 0301c0fbbbc0c1c4 820300", &lock);
 }
 
@@ -141,22 +145,36 @@ fn version_1_what_a_server_knows_of_tokens() {
 fn version_1_each_change() {
     let at = NOW.mono;
     event_is(
-        "0101056f776e6572 8180f9c0c1c48203 008080f9c0c1c482 038087a0cfc1c482 03b0ea01",
+        "0108056f776e6572 8180f9c0c1c48203 000101b0ea01",
         &granted(b"owner", TOKEN, Mode::Exclusive, 30_000),
     );
     event_is(
-        "0101056f776e6572 8180f9c0c1c48203 018080f9c0c1c482 038087a0cfc1c482 03b0ea01",
+        "0108056f776e6572 8180f9c0c1c48203 010101b0ea01",
         &granted(b"owner", TOKEN, Mode::Shared, 30_000),
     );
     event_is(
-        "0101056f776e6572 8180f9c0c1c48203 02038080f9c0c1c4 82038087a0cfc1c4 8203b0ea01",
+        "0108056f776e6572 8180f9c0c1c48203 02030101b0ea01",
         &granted(b"owner", TOKEN, Mode::Limit(3), 30_000),
     );
     event_is(
-        "0102056f776e6572 8180f9c0c1c48203 c084b6c1c1c48203 e807",
-        &Event::Extended { owner: b"owner", token: TOKEN, lease: lease(1_000) },
+        "0108056f776e6572 0700f2fff1818389 850601b0ea01",
+        &granted(b"owner", 7, Mode::Exclusive, 30_000),
     );
-    event_is("0103056f776e6572 8080f9c0c1c48203", &Event::Ended { owner: b"owner", at });
+    let half_over = Lease { ends: at.plus_ms(500), length_ms: 1_000 };
+    event_is(
+        "0108056f776e6572 8180f9c0c1c48203 0001a0c297c1c1c4 8203e807",
+        &Event::Granted {
+            owner: OwnerName::new(b"owner"),
+            token: TOKEN,
+            mode: Mode::Exclusive,
+            at,
+            lease: half_over,
+        },
+    );
+    event_is(
+        "0109056f776e6572 8180f9c0c1c48203 c084b6c1c1c48203 e807",
+        &Event::Extended { owner: OwnerName::new(b"owner"), token: TOKEN, lease: lease(1_000) },
+    );
     event_is("01048180f9c0c1c4 82038080f9c0c1c4 8203", &Event::Broken { counter: TOKEN, at });
     let lock = lock_of(&[granted(b"owner", TOKEN, Mode::Exclusive, 30_000)]);
     let mut log = Log::default();
@@ -167,6 +185,22 @@ fn version_1_each_change() {
         &log,
         Change::Snapshot(lock),
     );
+}
+
+#[test]
+fn version_1_each_form_of_a_name() {
+    for (name, golden) in [
+        (b"owner".as_slice(), "010a056f776e6572 8080f9c0c1c48203"),
+        (b"9f3c51d0a72b71e88c04d1f6a0b3c5e7", "010a189f3c51d0a7 2b71e88c04d1f6a0 b3c5e78080f9c0c1 c48203"),
+        (b"0123456789abcdef00", "010a110123456789 abcdef008080f9c0 c1c48203"),
+        (
+            b"c56a4180-65aa-42ec-a945-5fd21dec0538",
+            "010a19c56a418065 aa42eca9455fd21d ec05388080f9c0c1 c48203",
+        ),
+        (b"worker-17/thread2", "010a1a11776f726b 65722d31372f7468 72656164328080f9 c0c1c48203"),
+    ] {
+        event_is(golden, &Event::Ended { owner: OwnerName::new(name), at: NOW.mono });
+    }
 }
 
 #[test]

@@ -14,6 +14,7 @@ use lockfence_core::codec::{read_lock, write_lock};
 use lockfence_core::event::{Event, Lease};
 use lockfence_core::ids::{Mode, Token};
 use lockfence_core::lock::Lock;
+use lockfence_core::owner::OwnerName;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -83,21 +84,21 @@ impl World {
         let (owner, lease, at) = (name(owner), self.lease(ttl_ms), self.now.mono);
         self.counter += 1;
         let (token, mode) = (self.counter, self.mode);
-        self.lock.apply(&Event::Granted { owner: &owner, token, mode, at, lease });
+        self.lock.apply(&Event::Granted { owner: OwnerName::new(&owner), token, mode, at, lease });
         self.plain.retain(|holder| holder.owner != owner);
         self.plain.push(Plain { owner, token, ends: lease.ends });
     }
 
     fn end(&mut self, owner: u16) {
         let owner = name(owner);
-        self.lock.apply(&Event::Ended { owner: &owner, at: self.now.mono });
+        self.lock.apply(&Event::Ended { owner: OwnerName::new(&owner), at: self.now.mono });
         self.plain.retain(|holder| holder.owner != owner);
     }
 
     fn extend(&mut self, owner: u16, ttl_ms: u64, raise: bool) {
         let (owner, lease) = (name(owner), self.lease(ttl_ms));
         let Some(place) = self.plain.iter().position(|holder| holder.owner == owner) else {
-            self.lock.apply(&Event::Extended { owner: &owner, token: self.counter, lease });
+            self.lock.apply(&Event::Extended { owner: OwnerName::new(&owner), token: self.counter, lease });
             return;
         };
         let mut holder = self.plain.remove(place);
@@ -106,7 +107,7 @@ impl World {
             holder.token = self.counter;
         }
         holder.ends = lease.ends;
-        self.lock.apply(&Event::Extended { owner: &owner, token: holder.token, lease });
+        self.lock.apply(&Event::Extended { owner: OwnerName::new(&owner), token: holder.token, lease });
         self.plain.push(holder);
         self.plain.sort_by_key(|holder| holder.token);
     }
@@ -167,7 +168,7 @@ impl World {
             assert!(from == exactly || (others > 64 && others < ends.len() && at < from && from < exactly));
         }
         for owner in (0..OWNERS).map(name) {
-            let found = lock.live_holder(&owner, at).map(|holder| holder.token);
+            let found = lock.live_holder(OwnerName::new(&owner), at).map(|holder| holder.token);
             assert_eq!(found, live.iter().find(|holder| holder.owner == owner).map(|holder| holder.token));
         }
         for holder in holders.iter().filter(|holder| holder.token != self.counter) {
@@ -214,7 +215,7 @@ fn a_token_has_one_holder() {
         for owner in 0..count {
             let (owner, at, mode) = (name(owner), Instant::from_micros(0), Mode::Shared);
             lock.apply(&Event::Granted {
-                owner: &owner,
+                owner: OwnerName::new(&owner),
                 token: u64::from(owner.len() as u16),
                 mode,
                 at,
@@ -223,7 +224,7 @@ fn a_token_has_one_holder() {
         }
         let tokens: Vec<u64> = lock.holders().map(|holder| holder.token).collect();
         assert!(tokens.is_sorted_by(|low, high| low < high), "{tokens:?}");
-        lock.apply(&Event::Extended { owner: &name(1), token: tokens[0], lease });
+        lock.apply(&Event::Extended { owner: OwnerName::new(&name(1)), token: tokens[0], lease });
         assert_eq!(lock.holders().filter(|holder| holder.token == tokens[0]).count(), 1);
         lock.apply(&Event::Broken { counter: 1_000, at: Instant::from_micros(1) });
         assert_eq!((lock.holder_count(), lock.counter()), (0, 1_000));

@@ -20,6 +20,7 @@ use lockfence_core::event::{Event, Lease};
 use lockfence_core::ids::{Mode, Owner, Token};
 use lockfence_core::limits::{FLOOR_MARGIN_US, LEAP_MAX, LOADED_AHEAD_US, PROPOSAL_AHEAD_US, TOKEN_MAX};
 use lockfence_core::lock::Lock;
+use lockfence_core::owner::OwnerName;
 use lockfence_core::request::{Acquire, Break};
 use lockfence_core::token::TokenSource;
 
@@ -146,7 +147,7 @@ impl Node {
         let lease = Lease { ends: here.mono, length_ms: 1 };
         let mut lock = Lock::default();
         lock.apply(&Event::Granted {
-            owner: b"B",
+            owner: OwnerName::new(b"B"),
             token: counter,
             mode: Mode::Exclusive,
             at: here.mono,

@@ -10,6 +10,7 @@ use lockfence_core::error::Refusal;
 use lockfence_core::event::Event;
 use lockfence_core::ids::{Mode, Owner, Token};
 use lockfence_core::lock::{Holder, Lock};
+use lockfence_core::owner::OwnerName;
 use lockfence_core::request::Break;
 use lockfence_core::token::{Issuer, TokenSource};
 use lockfence_core::turn::{Acquired, Turn};
@@ -171,7 +172,7 @@ impl Node {
     /// Leaves out of the record whose lease has ended. (The module's timer does so, too.)
     pub(crate) fn tidy(&mut self, now: Now) {
         for owner in self.lock.over(now.mono, usize::MAX) {
-            self.lock.apply(&Event::Ended { owner: &owner, at: now.mono });
+            self.lock.apply(&Event::Ended { owner: OwnerName::new(&owner), at: now.mono });
         }
     }
 
@@ -219,7 +220,7 @@ impl Node {
         {
             self.lock.apply(&Event::Broken { counter: self.lock.counter(), at: now.mono });
         }
-        let holds = self.lock.live_holder(owner.to_string().as_bytes(), now.mono).is_some();
+        let holds = self.lock.live_holder(OwnerName::new(owner.to_string().as_bytes()), now.mono).is_some();
         let quarantined = now.mono < self.grants_from && until.is_some();
         let reply = if (self.waiting.is_empty() && !quarantined) || holds {
             self.ask(now, owner, asked.mode, min_token)

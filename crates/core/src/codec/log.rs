@@ -2,23 +2,26 @@
 
 use alloc::vec::Vec;
 
+use super::name::{put_name, read_name};
 use super::record::{
-    put_lease, put_mode, read_lease, read_lock_from, read_mode, read_owner, read_past, write_lock,
+    lease_until, put_lease, put_mode, read_lease, read_length, read_lock_from, read_mode, read_past,
+    write_lock,
 };
-use super::{Corrupt, Reader, put_bytes, put_floor, put_number, read_floor};
-use crate::clock::Now;
-use crate::event::Event;
+use super::{Corrupt, Reader, put_floor, put_number, read_floor};
+use crate::clock::{Instant, Now, Wall};
+use crate::event::{Event, Lease};
 use crate::limits;
 use crate::lock::Lock;
 use crate::token::Floor;
 
-const GRANTED: u8 = 1;
-const EXTENDED: u8 = 2;
-const ENDED: u8 = 3;
+// 1 to 3 have had another form.
 const BROKEN: u8 = 4;
 const SNAPSHOT: u8 = 5;
 const FENCE: u8 = 6;
 const FLOOR: u8 = 7;
+const GRANTED: u8 = 8;
+const EXTENDED: u8 = 9;
+const ENDED: u8 = 10;
 
 /// A log with one change is seldom longer than this.
 const USUAL_BYTES: usize = 96;
@@ -64,6 +67,14 @@ impl Log {
         &self.bytes
     }
 
+    /// An empty log that uses the memory of this one, if that is no more than most need.
+    #[must_use]
+    pub fn emptied(mut self) -> Self {
+        self.bytes.clear();
+        self.bytes.shrink_to(USUAL_BYTES);
+        self
+    }
+
     fn begin(&mut self, tag: u8) -> &mut Vec<u8> {
         if self.bytes.is_empty() {
             self.bytes.reserve(USUAL_BYTES);
@@ -78,21 +89,20 @@ impl Log {
         match *event {
             Event::Granted { owner, token, mode, at, lease } => {
                 let out = self.begin(GRANTED);
-                put_bytes(out, owner);
+                put_name(out, owner);
                 put_number(out, token);
                 put_mode(out, mode);
-                put_number(out, now.wall_of(at).micros());
-                put_lease(out, lease, now);
+                put_term(out, token, at, lease, now);
             }
             Event::Extended { owner, token, lease } => {
                 let out = self.begin(EXTENDED);
-                put_bytes(out, owner);
+                put_name(out, owner);
                 put_number(out, token);
                 put_lease(out, lease, now);
             }
             Event::Ended { owner, at } => {
                 let out = self.begin(ENDED);
-                put_bytes(out, owner);
+                put_name(out, owner);
                 put_number(out, now.wall_of(at).micros());
             }
             Event::Broken { counter, at } => {
@@ -138,19 +148,18 @@ pub fn read_log(bytes: &[u8], now: Now) -> Result<Vec<Change<'_>>, Corrupt> {
 fn read_change<'a>(reader: &mut Reader<'a>, now: Now) -> Result<Change<'a>, Corrupt> {
     let token = |reader: &mut Reader<'a>| reader.number_in("token", 1, limits::TOKEN_MAX);
     Ok(match reader.byte()? {
-        GRANTED => Change::Lock(Event::Granted {
-            owner: read_owner(reader)?,
-            token: token(reader)?,
-            mode: read_mode(reader)?,
-            at: read_past(reader, now)?,
-            lease: read_lease(reader, now)?,
-        }),
+        GRANTED => {
+            let owner = read_name(reader)?;
+            let (token, mode) = (token(reader)?, read_mode(reader)?);
+            let (at, lease) = read_term(reader, token, now)?;
+            Change::Lock(Event::Granted { owner, token, mode, at, lease })
+        }
         EXTENDED => Change::Lock(Event::Extended {
-            owner: read_owner(reader)?,
+            owner: read_name(reader)?,
             token: token(reader)?,
             lease: read_lease(reader, now)?,
         }),
-        ENDED => Change::Lock(Event::Ended { owner: read_owner(reader)?, at: read_past(reader, now)? }),
+        ENDED => Change::Lock(Event::Ended { owner: read_name(reader)?, at: read_past(reader, now)? }),
         BROKEN => Change::Lock(Event::Broken { counter: token(reader)?, at: read_past(reader, now)? }),
         SNAPSHOT => Change::Snapshot(read_lock_from(reader, now)?),
         FENCE => Change::Fence(Marks {
@@ -160,4 +169,37 @@ fn read_change<'a>(reader: &mut Reader<'a>, now: Now) -> Result<Change<'a>, Corr
         FLOOR => Change::Floor(read_floor(reader)?),
         _ => return Err(Corrupt::OutOfBounds("change")),
     })
+}
+
+/// Stands for the end of a lease that is as long as it was granted for, from its grant on. (A lease that is over has
+/// 0, and none ended a microsecond after 1970 began.)
+const IN_FULL: u64 = 1;
+
+/// When a grant was made and its lease. A token is mostly the time of its grant, so that is written as what it differs.
+fn put_term(out: &mut Vec<u8>, token: u64, at: Instant, lease: Lease, now: Now) {
+    let began = now.wall_of(at);
+    put_number(out, zigzag(began.micros().wrapping_sub(token)));
+    let in_full = began.plus_ms(lease.length_ms) == now.wall_of(lease.ends) && lease.ends > now.mono;
+    if in_full {
+        put_number(out, IN_FULL);
+        put_number(out, lease.length_ms);
+    } else {
+        put_lease(out, lease, now);
+    }
+}
+
+fn read_term(reader: &mut Reader<'_>, token: u64, now: Now) -> Result<(Instant, Lease), Corrupt> {
+    let began = Wall::from_micros(token.wrapping_add(unzigzag(reader.number()?)));
+    let (ends, length_ms) = (reader.number()?, read_length(reader)?);
+    let ends = if ends == IN_FULL { began.plus_ms(length_ms) } else { Wall::from_micros(ends) };
+    Ok((now.past(began), lease_until(ends, length_ms, now)))
+}
+
+/// A difference in either direction, as a number that is small where it is.
+const fn zigzag(difference: u64) -> u64 {
+    (difference << 1) ^ (difference.cast_signed() >> 63).cast_unsigned()
+}
+
+const fn unzigzag(number: u64) -> u64 {
+    (number >> 1) ^ (number & 1).wrapping_neg()
 }

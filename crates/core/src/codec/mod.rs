@@ -5,6 +5,7 @@
 //! has been released is read for ever (golden bytes in tests/golden.rs).
 
 mod log;
+mod name;
 mod record;
 
 use alloc::vec::Vec;
@@ -52,12 +53,12 @@ impl core::fmt::Display for Corrupt {
 pub(crate) const NUMBER_BYTES_MAX: usize = 10;
 
 /// Appends a number: 7 bits a byte, lowest first, the high bit set on all but the last.
-pub fn put_number(out: &mut Vec<u8>, mut number: u64) {
-    while number >= 0x80 {
-        out.push((number & 0x7f) as u8 | 0x80);
-        number >>= 7;
-    }
-    out.push(number as u8);
+pub fn put_number(out: &mut Vec<u8>, number: u64) {
+    let bits = u64::BITS.saturating_sub(number.leading_zeros());
+    let last = bits.saturating_sub(1) / 7;
+    // Their number is known, so that `out` grows once, not for each of them.
+    out.extend((0..last).map(|place| (number >> place.saturating_mul(7)) as u8 | 0x80));
+    out.push((number >> last.saturating_mul(7)) as u8);
 }
 
 /// Appends a byte string: its length, then its bytes.
@@ -133,6 +134,14 @@ impl<'a> Reader<'a> {
         if len > max {
             return Err(Corrupt::OutOfBounds("length"));
         }
+        self.take(len)
+    }
+
+    /// The next `len` bytes.
+    ///
+    /// # Errors
+    /// Truncated.
+    pub fn take(&mut self, len: usize) -> Result<&'a [u8], Corrupt> {
         let (taken, rest) = self.rest.split_at_checked(len).ok_or(Corrupt::Truncated)?;
         self.rest = rest;
         Ok(taken)

@@ -97,7 +97,7 @@ pub(super) fn read_mode(reader: &mut Reader<'_>) -> Result<Mode, Corrupt> {
     }
 }
 
-pub(super) fn read_owner<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8], Corrupt> {
+fn read_owner<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8], Corrupt> {
     let owner = reader.bytes(limits::OWNER_BYTES_MAX)?;
     if owner.is_empty() { Err(Corrupt::OutOfBounds("owner")) } else { Ok(owner) }
 }
@@ -112,13 +112,21 @@ pub(super) fn put_lease(out: &mut Vec<u8>, lease: Lease, now: Now) {
 
 pub(super) fn read_lease(reader: &mut Reader<'_>, now: Now) -> Result<Lease, Corrupt> {
     let ends = Wall::from_micros(reader.number()?);
-    let length_ms = reader.number_in("lease", 1, limits::TTL_MS_MAX)?;
+    Ok(lease_until(ends, read_length(reader)?, now))
+}
+
+pub(super) fn read_length(reader: &mut Reader<'_>) -> Result<u64, Corrupt> {
+    reader.number_in("lease", 1, limits::TTL_MS_MAX)
+}
+
+/// The lease that was written as its end by the wall clock and its granted length.
+pub(super) fn lease_until(ends: Wall, length_ms: u64, now: Now) -> Lease {
     let ends = if planted::is(Bug::RelativeLease) {
         now.mono.plus_ms(length_ms)
     } else {
         now.lease_end(ends, length_ms)
     };
-    Ok(Lease { ends, length_ms })
+    Lease { ends, length_ms }
 }
 
 pub(super) fn read_past(reader: &mut Reader<'_>, now: Now) -> Result<Instant, Corrupt> {

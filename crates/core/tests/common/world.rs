@@ -5,6 +5,7 @@ use lockfence_core::codec::write_lock;
 use lockfence_core::event::{Event, Lease};
 use lockfence_core::ids::{Mode, Owner, Token};
 use lockfence_core::lock::Lock;
+use lockfence_core::owner::OwnerName;
 use lockfence_core::request::{Acquire, Break, Wait};
 use lockfence_core::token::TokenSource;
 
@@ -202,7 +203,7 @@ impl World {
         let there = now(Time { mono: -5, ..self.time });
         let mut lock = Lock::default();
         lock.apply(&Event::Granted {
-            owner: owner(who),
+            owner: OwnerName::new(owner(who)),
             token,
             mode: Mode::Exclusive,
             at: there.mono,
@@ -326,12 +327,12 @@ fn fixed(lock: &Lock, now: Now) -> (Names, Vec<u8>) {
     let over = lock.holders().filter(|holder| !holder.live(now.mono));
     let mut fixed = lock.clone();
     for holder in over {
-        fixed.apply(&Event::Ended { owner: &holder.owner.bytes(), at: now.mono });
+        fixed.apply(&Event::Ended { owner: holder.owner, at: now.mono });
     }
     if fixed.holder_count() == 0 {
         // A grant that ends at once: now it is free since now.
         let lease = Lease { ends: now.mono, length_ms: 1 };
-        let (owner, token, at) = (b"x", fixed.counter(), now.mono);
+        let (owner, token, at) = (OwnerName::new(b"x"), fixed.counter(), now.mono);
         fixed.apply(&Event::Granted { owner, token, mode: Mode::Exclusive, at, lease });
         fixed.apply(&Event::Ended { owner, at });
     }

@@ -1,0 +1,63 @@
+//! An owner's name in a log: in as few bytes as hold it, since there is one in every effect.
+//!
+//! The first byte is the form: 1 to 16, so many bytes of any kind; 17 to 24, the 18, 20 … 32 hex digits that 9 to 16
+//! bytes spell; 25, a UUID, as 16 bytes; 26, a byte string with its length. A name has one form only.
+
+use alloc::vec::Vec;
+
+use super::{Corrupt, Reader, put_bytes};
+use crate::limits;
+use crate::owner::{Form, OwnerName, Packed};
+
+/// Forms of up to so many bytes as they are.
+const PLAIN_MAX: u8 = 16;
+/// A form above [`PLAIN_MAX`] and up to here stands for its number, less this, of bytes that hex digits spell.
+const HEX_MAX: u8 = 24;
+const HEX_LESS: u8 = 8;
+const UUID: u8 = 25;
+const LONG: u8 = 26;
+
+pub(super) fn put_name(out: &mut Vec<u8>, name: OwnerName<'_>) {
+    let (form, bytes, len) = match &name.0 {
+        Form::Packed(Packed::Plain { len, bytes }) => (*len, bytes, *len),
+        Form::Packed(Packed::Hex { digits, bytes }) => {
+            let len = digits / 2;
+            (len.saturating_add(HEX_LESS), bytes, len)
+        }
+        Form::Packed(Packed::Uuid(bytes)) => (UUID, bytes, PLAIN_MAX),
+        Form::Long(bytes) => {
+            out.push(LONG);
+            return put_bytes(out, bytes);
+        }
+    };
+    out.push(form);
+    out.extend_from_slice(bytes.get(..usize::from(len)).unwrap_or_default());
+}
+
+pub(super) fn read_name<'a>(reader: &mut Reader<'a>) -> Result<OwnerName<'a>, Corrupt> {
+    const WRONG: Corrupt = Corrupt::OutOfBounds("owner");
+    let form = reader.byte()?;
+    Ok(match form {
+        1..=PLAIN_MAX => OwnerName::new(reader.take(usize::from(form))?),
+        ..=HEX_MAX if form > PLAIN_MAX => {
+            let len = form.saturating_sub(HEX_LESS);
+            let bytes = padded(reader.take(usize::from(len))?);
+            OwnerName(Form::Packed(Packed::Hex { digits: len.saturating_mul(2), bytes }))
+        }
+        UUID => OwnerName(Form::Packed(Packed::Uuid(padded(reader.take(usize::from(PLAIN_MAX))?)))),
+        LONG => {
+            let name = OwnerName::new(reader.bytes(limits::OWNER_BYTES_MAX)?);
+            if matches!(name.0, Form::Packed(_)) {
+                return Err(WRONG);
+            }
+            name
+        }
+        _ => return Err(WRONG),
+    })
+}
+
+fn padded(bytes: &[u8]) -> [u8; PLAIN_MAX as usize] {
+    let mut padded = [0; PLAIN_MAX as usize];
+    padded.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+    padded
+}
