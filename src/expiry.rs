@@ -7,7 +7,7 @@
 
 use std::rc::Rc;
 
-use lockfence_core::clock::Instant;
+use lockfence_core::clock::{Instant, sooner};
 use lockfence_core::planted::{self, Bug};
 use lockfence_core::queue::Outcome;
 use lockfence_core::room::Place;
@@ -44,9 +44,8 @@ fn set(ctx: Ctx, now: Instant, not_before: Instant) {
     state::with(|state| {
         let returns = (!state.returns.is_empty()).then_some(state.returns_from.max(now));
         let arrived = (!state.arrived.is_empty()).then_some(now);
-        let due = [state.room.next_due(), state.wheel.next_due(), returns, arrived];
-        let due = due.into_iter().flatten().min();
-        let Some(due) = due else { return };
+        let here = sooner(state.room.next_due(), state.wheel.next_due());
+        let Some(due) = sooner(here, sooner(returns, arrived)) else { return };
         let due = due.max(not_before).min(now.plus_ms(FARTHEST_MS));
         if state.timer.as_ref().is_some_and(|(_, set_for)| *set_for <= due) {
             return;

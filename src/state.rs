@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::sync::LazyLock;
 
 use lockfence_core::clock::{Instant, Now};
+use lockfence_core::codec::Log;
 use lockfence_core::lock::Past;
 use lockfence_core::planted::{self, Bug};
 use lockfence_core::queue::WaiterId;
@@ -84,6 +85,8 @@ pub(crate) struct State {
     pub(crate) timer: Option<(Timer, Instant)>,
     pub(crate) unlinked: VecDeque<Unlinked>,
     pub(crate) arrived: Vec<Arrived>,
+    /// An empty log: the memory of the last turn's, for the next one.
+    pub(crate) spare_log: Log,
     /// The floor that replicas have been told for certain.
     pub(crate) announced_floor: u64,
     /// Set while the module itself runs one of its internal commands.
@@ -126,6 +129,7 @@ static STATE: LazyLock<MainThread> = LazyLock::new(|| {
         timer: None,
         unlinked: VecDeque::new(),
         arrived: Vec::new(),
+        spare_log: Log::default(),
         announced_floor: 0,
         running_own: false,
         inner_commands: HashMap::new(),

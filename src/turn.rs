@@ -61,6 +61,7 @@ pub(crate) fn at_lock<R>(
     if !answers.is_empty() {
         waiters::deliver(db, name, answers);
     }
+    state::with(|state| state.spare_log = log.emptied());
     expiry::arm(ctx, now.mono);
     Ok(result)
 }
@@ -75,7 +76,7 @@ fn take<R>(
 ) -> (R, Log, Vec<Answer<Blocked>>) {
     let grants_from = state.grants_from;
     let State { issuer, room, .. } = state;
-    let (mut log, mut answers) = (Log::default(), Vec::new());
+    let (mut log, mut answers) = (std::mem::take(&mut state.spare_log), Vec::new());
     let queue = if room.is_empty() { None } else { room.queue_mut(db, name) };
     let queued = queue.is_some();
     let mut turn = Turn { lock, queue, issuer, now, grants_from, log: &mut log, answers: &mut answers };

@@ -7,7 +7,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 
-use crate::clock::Instant;
+use crate::clock::{Instant, sooner};
 use crate::error::Refusal;
 use crate::planted::{self, Bug};
 use crate::queue::{Answer, Queue, Waiter, WaiterId};
@@ -197,7 +197,7 @@ impl<H> Room<H> {
     pub fn next_due(&self) -> Option<Instant> {
         let give_up = self.give_up.first().map(|(at, _)| *at);
         let look_at = self.look_at.first().map(|(at, _)| *at);
-        give_up.into_iter().chain(look_at).min()
+        sooner(give_up, look_at)
     }
 
     /// The next waiter whose time is over at `now`.

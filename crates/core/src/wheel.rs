@@ -80,8 +80,8 @@ impl Chunk {
         Self { bytes: Vec::with_capacity(capacity), ..Self::default() }
     }
 
-    fn has_room(&self, key: &[u8]) -> bool {
-        let own = key.len().saturating_sub(self.shared(key));
+    fn has_room(&self, key: &[u8], shared: usize) -> bool {
+        let own = key.len().saturating_sub(shared);
         let needed = self.bytes.len().saturating_add(own).saturating_add(2 * NUMBER_BYTES_MAX);
         // A first name may be longer than a chunk: the same again takes next to nothing.
         needed <= CHUNK_BYTES.max(self.first_ends.saturating_mul(2))
@@ -89,15 +89,24 @@ impl Chunk {
 
     /// How much of a name is that of the first.
     fn shared(&self, key: &[u8]) -> usize {
-        self.first().iter().zip(key).take_while(|(one, other)| one == other).count()
+        let first = self.first();
+        // Eight bytes at a time as far as that goes: names are filed by every grant.
+        let (ours, theirs) = (first.as_chunks::<8>().0, key.as_chunks::<8>().0);
+        let alike = ours.iter().zip(theirs).take_while(|(one, other)| one == other).count().saturating_mul(8);
+        let (ours, theirs) = (first.get(alike..), key.get(alike..));
+        let rest = ours.unwrap_or_default().iter().zip(theirs.unwrap_or_default());
+        alike.saturating_add(rest.take_while(|(one, other)| one == other).count())
     }
 
-    fn push(&mut self, key: &[u8]) {
-        if self.bytes.is_empty() {
+    /// The first name of a chunk, or another of which so many bytes are those of the first.
+    fn push(&mut self, key: &[u8], shared: usize) {
+        let shared = if self.bytes.is_empty() {
             self.bytes.extend_from_slice(key);
             self.first_ends = key.len();
-        }
-        let shared = self.shared(key);
+            key.len()
+        } else {
+            shared
+        };
         put_number(&mut self.bytes, u64::try_from(shared).unwrap_or(u64::MAX));
         put_bytes(&mut self.bytes, key.get(shared..).unwrap_or_default());
     }
@@ -134,11 +143,12 @@ impl Wheel {
             Some(last) if *last.key() == place => last.into_mut(),
             _ => self.ticks.entry(place).or_default(),
         };
-        if !chunks.last().is_some_and(|chunk| chunk.has_room(key)) {
+        let shared = chunks.last().map_or(0, |chunk| chunk.shared(key));
+        if !chunks.last().is_some_and(|chunk| chunk.has_room(key, shared)) {
             chunks.push(Chunk::new(key, chunks.is_empty()));
         }
         if let Some(chunk) = chunks.last_mut() {
-            chunk.push(key);
+            chunk.push(key, shared);
         }
         Filed::in_tick(tick)
     }
