@@ -8,7 +8,7 @@
     reason = "tests"
 )]
 
-mod common;
+use crate::common;
 
 use common::{LONG_MS, SOON, standing, waiter};
 use lockfence_testkit::{Conn, Reply, Server, ServerKind, args, cmd, server_tests};

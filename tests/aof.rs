@@ -8,8 +8,7 @@
     reason = "tests"
 )]
 
-#[path = "common/durable.rs"]
-mod durable;
+use crate::durable;
 
 use std::fs;
 use std::time::{Duration, Instant};

@@ -8,9 +8,8 @@
     reason = "tests"
 )]
 
-mod common;
-#[path = "common/durable.rs"]
-mod durable;
+use crate::common;
+use crate::durable;
 
 use std::time::Instant;
 

@@ -1,7 +1,7 @@
 //! Files of format version 1, as they were written once: every later version reads them.
 //!
 //! `v1.rdb` and `v1.aof` were written by Redis 7.0 with the module, under a wall clock of November 2024
-//! (`LOCKFENCE_WRITE_GOLDEN=1 cargo test --test golden write`, with a library that shifts the clock back named in
+//! (`LOCKFENCE_WRITE_GOLDEN=1 cargo test --test module golden::write`, with a library that shifts the clock back named in
 //! `LOCKFENCE_GOLDEN_PRELOAD`; only ever to be done for a *new* version, under new names). What is in them is in
 //! `v1.expected`.
 //! `v1-held.rdb` is composed by hand: its lease ends in the year 2200, so that it is held whenever it is loaded.
@@ -14,8 +14,7 @@
     reason = "tests"
 )]
 
-#[path = "common/durable.rs"]
-mod durable;
+use crate::durable;
 
 use std::fs;
 use std::path::PathBuf;

@@ -9,8 +9,7 @@
     reason = "tests"
 )]
 
-#[path = "common/durable.rs"]
-mod durable;
+use crate::durable;
 
 use std::time::Duration;
 

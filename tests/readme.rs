@@ -33,7 +33,7 @@ const INSTALLED: &str = "/usr/lib/redis/modules/liblockfence.so";
 
 const BUILDS: &str = "builds";
 const INSTALLS: &str = "installs";
-const IN_CLIENT: &str = "run by crates/client/tests/readme.rs, which has the program and the library";
+const IN_CLIENT: &str = "run by crates/client/tests/live/readme.rs, which has the program and the library";
 const IN_CLIENTS: &str = "needs what is fetched; tests/clients.rs runs the programs";
 /// The commands of the pages that are not run here, and why.
 const NOT_RUN: &[(&str, &str)] = &[

@@ -8,7 +8,7 @@
     reason = "tests"
 )]
 
-mod common;
+use crate::common;
 
 use common::{LONG_MS, SOON, info, issued, number, standing, wait_queue, waiter};
 use lockfence_testkit::{Server, ServerKind, args, cmd, server_tests, wait_until};

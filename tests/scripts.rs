@@ -8,7 +8,7 @@
     reason = "tests"
 )]
 
-mod common;
+use crate::common;
 
 use common::{LONG_MS, SOON, TOKEN_MAX, owner, standing, waiter};
 use lockfence_testkit::{Conn, Server, ServerKind, args, cmd, server_tests};

@@ -8,8 +8,7 @@
     reason = "tests"
 )]
 
-#[path = "common/durable.rs"]
-mod durable;
+use crate::durable;
 
 use std::collections::HashMap;
 use std::fs;

@@ -9,14 +9,19 @@
 )]
 
 mod addresses;
+mod admin;
+mod cancel;
 mod cluster;
 #[path = "../common/mod.rs"]
 mod common;
 mod durable;
+mod examples;
 mod faults;
 mod modes;
 mod quorum;
+mod readme;
 mod refused;
+mod round_trips;
 mod sentinel;
 mod soak;
 mod without_runtime;

@@ -19,8 +19,8 @@ use std::time::Duration;
 use lockfence_client::{Builder, ConfigError, Error, Held, Lockfence, Lost, Options, Released};
 use lockfence_testkit::{Cluster, Proxy, Sentinel, Server, ServerKind, cmd, key_slot, server_tests};
 
-const README: &str = include_str!("../README.md");
-const README_OF_ALL: &str = include_str!("../../../README.md");
+const README: &str = include_str!("../../README.md");
+const README_OF_ALL: &str = include_str!("../../../../README.md");
 const PROGRAM: &str = env!("CARGO_BIN_EXE_lockfence");
 /// Renewed after a third of it.
 const TTL: Duration = Duration::from_secs(8);
