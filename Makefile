@@ -10,8 +10,8 @@ SHELL := /bin/bash
 
 TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 CORES := $(shell nproc 2>/dev/null || echo 2)
-# Each test has a server of its own, which mostly waits: two a core, but more than 8 at once gain nothing.
-THREADS ?= $(shell n=$$((2 * $(CORES))); [ $$n -gt 8 ] && n=8; echo $$n)
+# Each test has a server of its own, which mostly waits: three a core, but more than 8 at once gain nothing.
+THREADS ?= $(shell n=$$((3 * $(CORES))); [ $$n -gt 8 ] && n=8; echo $$n)
 
 .PHONY: help
 help: ## List the targets
@@ -38,7 +38,7 @@ test: ## Run everything that must pass, on the servers that are there
 	scripts/setup test
 	scripts/servers || echo "scripts/servers failed: tests run on the servers that are there"
 	cargo build --release
-	cargo build --features test-panic --target-dir $(TARGET)/test-panic
+	CARGO_BUILD_BUILD_DIR=$(TARGET) cargo build --features test-panic --target-dir $(TARGET)/test-panic
 	LOCKFENCE_MODULE=$(TARGET)/release/liblockfence.so cargo test --workspace --no-fail-fast -- --test-threads=$(THREADS)
 
 .PHONY: lint
