@@ -48,10 +48,8 @@ impl Failure {
 /// Writes how a request for the lock `key` ended.
 pub(crate) fn outcome(ctx: Ctx, outcome: &Outcome, with_info: bool, key: &[u8]) {
     match outcome {
-        Outcome::Granted(grant) if with_info => granted_map(ctx, *grant),
-        Outcome::Granted(grant) => ctx.reply_number(grant.token.get()),
-        Outcome::NotGranted(standing) if with_info => not_granted_map(ctx, standing),
-        Outcome::NotGranted(_) => ctx.reply_null(),
+        Outcome::Granted(grant) => granted(ctx, *grant, with_info),
+        Outcome::NotGranted(standing) => not_granted(ctx, standing, with_info),
         Outcome::Refused(refusal) => ctx.reply_error(&refusal.line(key)),
         Outcome::LockLost => {
             ctx.reply_error(
@@ -64,6 +62,16 @@ pub(crate) fn outcome(ctx: Ctx, outcome: &Outcome, with_info: bool, key: &[u8]) 
             );
         }
     }
+}
+
+/// Writes that a lock was granted.
+pub(crate) fn granted(ctx: Ctx, grant: Grant, with_info: bool) {
+    if with_info { granted_map(ctx, grant) } else { ctx.reply_number(grant.token.get()) }
+}
+
+/// Writes that it was not, and who stands in the way.
+pub(crate) fn not_granted(ctx: Ctx, standing: &Standing, with_info: bool) {
+    if with_info { not_granted_map(ctx, standing) } else { ctx.reply_null() }
 }
 
 fn granted_map(ctx: Ctx, grant: Grant) {

@@ -29,15 +29,18 @@ pub(crate) fn at_lock<R>(
     let now = clock::now();
     let ctx = key.ctx();
     let db = ctx.db();
-    let mut fresh = LockRecord::default();
+    // Where it will stay: moving a record costs more than making one.
+    let mut fresh: Option<Box<LockRecord>> = None;
     let name = key.name().bytes();
     let (record, stands) = match key.slot() {
-        Slot::Empty => (&mut fresh, false),
+        Slot::Empty => (&mut **fresh.insert(Box::default()), false),
         Slot::Lock(record) => (record, true),
         Slot::Fence(_) | Slot::Other => return Err(Failure::WrongType),
     };
-    let (result, log, answers) = state::with(|state| {
-        let (result, mut log, answers) = take(state, db, name, &mut record.lock, now, work);
+    let (mut log, mut answers) = (Log::default(), Vec::new());
+    let result = state::with(|state| {
+        log = std::mem::take(&mut state.spare_log);
+        let result = take(state, (db, name), &mut record.lock, now, (&mut log, &mut answers), work);
         whole.half_way();
         if !log.is_empty() {
             announce_floor(state, ctx, &mut log);
@@ -47,11 +50,11 @@ pub(crate) fn at_lock<R>(
                 state.file(db, name, record, now);
             }
         }
-        (result, log, answers)
+        result
     });
     if !log.is_empty() {
-        if !stands {
-            key.set_lock(Box::new(fresh));
+        if let Some(fresh) = fresh {
+            key.set_lock(fresh);
         }
         if !(planted::is(Bug::TimerUnreplicated) && state::with(|state| state.running_own)) {
             ctx.replicate_effect(key.name(), log.bytes());
@@ -68,29 +71,28 @@ pub(crate) fn at_lock<R>(
 
 fn take<R>(
     state: &mut State,
-    db: u32,
-    name: &[u8],
+    (db, name): (u32, &[u8]),
     lock: &mut Lock,
     now: Now,
+    (log, answers): (&mut Log, &mut Vec<Answer<Blocked>>),
     work: impl FnOnce(&mut Turn<'_, Blocked>) -> R,
-) -> (R, Log, Vec<Answer<Blocked>>) {
+) -> R {
     let grants_from = state.grants_from;
     let State { issuer, room, .. } = state;
-    let (mut log, mut answers) = (std::mem::take(&mut state.spare_log), Vec::new());
     let queue = if room.is_empty() { None } else { room.queue_mut(db, name) };
     let queued = queue.is_some();
-    let mut turn = Turn { lock, queue, issuer, now, grants_from, log: &mut log, answers: &mut answers };
+    let mut turn = Turn { lock, queue, issuer, now, grants_from, log, answers };
     let result = work(&mut turn);
     if queued {
         let soonest = now.mono.plus_ms(LOOK_SOONEST_MS);
-        room.settle(db, name, &answers, |first| {
+        room.settle(db, name, answers, |first| {
             look_at(Some(lock), first, now.mono, grants_from).max(soonest)
         });
-        for answer in &answers {
+        for answer in answers {
             state.waiting.remove(&answer.waiter.handle);
         }
     }
-    (result, log, answers)
+    result
 }
 
 /// When the first of those who wait for this lock may be served without any command: once enough leases have ended, and

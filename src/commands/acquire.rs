@@ -1,6 +1,5 @@
 //! `LOCK.ACQUIRE lock owner ttl-ms [WAIT timeout-ms] [SHARED | LIMIT n] [MINTOKEN t] [WITHINFO]`
 
-use lockfence_core::queue::Outcome;
 use lockfence_core::request::Acquire;
 use lockfence_core::turn::Acquired;
 use redis_module::raw;
@@ -29,26 +28,30 @@ pub(crate) fn run(call: &Call<'_>) -> Result<(), Failure> {
     }
     let name = call.key()?;
     let mut key = Key::to_write(call.ctx, name);
-    let answer = at_lock(&mut key, |turn| {
-        let acquired = turn.acquire(&request)?;
-        Ok::<_, Failure>(match acquired {
-            Acquired::Granted(grant) => Outcome::Granted(grant),
-            Acquired::Busy => Outcome::NotGranted(turn.standing()),
-        })
+    let mut standing = None;
+    let acquired = at_lock(&mut key, |turn| {
+        let acquired = turn.acquire(&request);
+        standing = matches!(acquired, Ok(Acquired::Busy)).then(|| turn.standing());
+        acquired
     })??;
-    match &answer {
-        Outcome::Granted(grant) if grant.renewed => {
-            waiters::told_otherwise(call.ctx.db(), name.bytes(), request.owner.bytes());
+    match (acquired, standing) {
+        (Acquired::Granted(grant), _) => {
+            if grant.renewed {
+                waiters::told_otherwise(call.ctx.db(), name.bytes(), request.owner.bytes());
+            } else {
+                state::with(|state| state.stats.grants = state.stats.grants.saturating_add(1));
+            }
+            reply::granted(call.ctx, grant, request.with_info);
         }
-        Outcome::Granted(_) => state::with(|state| state.stats.grants = state.stats.grants.saturating_add(1)),
-        _ if request.wait.is_some() => {
-            if wait(call.ctx, &mut key, &request)? {
+        (Acquired::Busy, standing) => {
+            if request.wait.is_none() {
+                state::with(|state| state.stats.refused = state.stats.refused.saturating_add(1));
+            } else if wait(call.ctx, &mut key, &request)? {
                 return Ok(());
             }
+            reply::not_granted(call.ctx, &standing.unwrap_or_default(), request.with_info);
         }
-        _ => state::with(|state| state.stats.refused = state.stats.refused.saturating_add(1)),
     }
-    reply::outcome(call.ctx, &answer, request.with_info, name.bytes());
     Ok(())
 }
 

@@ -155,13 +155,11 @@ impl Holders {
     /// All of these at once; nobody, since `free_since`, where there are none. Their tokens are at most `counter`. `None`
     /// where two of them have one name or one token.
     pub(crate) fn of(mut all: Vec<Full>, counter: u64, free_since: Instant) -> Option<Self> {
-        let small = match &*all {
-            [] => Some(Self::None(free_since)),
-            [sole] => Self::small(&sole.holder(), counter),
-            _ => None,
-        };
-        if small.is_some() {
-            return small;
+        let mut none = Self::None(free_since);
+        match &*all {
+            [] => return Some(none),
+            [sole] if none.set_sole(&sole.holder(), counter) => return Some(none),
+            _ => {}
         }
         if all.len() > FEW {
             return Crowd::of(all).map(|crowd| Self::Many(Box::new(crowd)));
@@ -229,10 +227,7 @@ impl Holders {
             crowd.insert(Full::new(holder));
             return;
         }
-        if matches!(self, Self::None(_))
-            && let Some(small) = Self::small(&holder, *counter)
-        {
-            *self = small;
+        if matches!(self, Self::None(_)) && self.set_sole(&holder, *counter) {
             return;
         }
         let mut several = core::mem::take(self).in_full(before);
@@ -240,16 +235,18 @@ impl Holders {
         *self = if several.len() > FEW { Self::Many(several.into()) } else { Self::Several(several) };
     }
 
-    /// The small form of a lock's only holder, if there is one.
-    fn small(holder: &Holder<'_>, counter: u64) -> Option<Self> {
+    /// Becomes the small form of a lock's only holder, if there is one. (Written in place: a value of odd bytes that is
+    /// moved costs more than it takes to make.)
+    fn set_sole(&mut self, holder: &Holder<'_>, counter: u64) -> bool {
         if holder.mode != Mode::Exclusive || holder.token != counter {
-            return None;
+            return false;
         }
-        let term = Term::new(holder.since, holder.lease)?;
-        Some(match holder.owner.0 {
-            Form::Packed(owner) => Self::One { owner, term },
-            Form::Long(owner) => Self::OneOfLongName { owner: owner.into(), term },
-        })
+        let Some(term) = Term::new(holder.since, holder.lease) else { return false };
+        match holder.owner.0 {
+            Form::Packed(owner) => *self = Self::One { owner, term },
+            Form::Long(owner) => *self = Self::OneOfLongName { owner: owner.into(), term },
+        }
+        true
     }
 
     fn in_full(self, counter: u64) -> Vec<Full> {

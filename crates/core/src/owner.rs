@@ -11,17 +11,29 @@ const ROOM: usize = 16;
 /// Hex digits that fit.
 const DIGITS: usize = 32;
 /// Length of a UUID: 8, 4, 4, 4 and 12 hex digits, and dashes between them.
-const UUID: usize = 36;
+const UUID: usize = UUID_LEN as usize;
+pub(crate) const UUID_LEN: u8 = 36;
 
-/// A name that needs no memory of its own.
+/// What the bytes of a packed name spell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Packed {
-    /// Up to 16 bytes as they are, then zeros.
-    Plain { len: u8, bytes: [u8; ROOM] },
-    /// 18, 20, 22 … 32 lower-case hex digits, then zeros.
-    Hex { digits: u8, bytes: [u8; ROOM] },
+pub(crate) enum Spells {
+    /// Up to 16 bytes, as they are.
+    Plain,
+    /// 18, 20, 22 … 32 lower-case hex digits.
+    Hex,
     /// A UUID in lower case.
-    Uuid([u8; ROOM]),
+    Uuid,
+}
+
+/// A name that needs no memory of its own. Not an enum whose variants hold the bytes: they would lie at a different
+/// place in each, and the processor would wait for every copy (stores that do not match the loads after them).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Packed {
+    pub(crate) spells: Spells,
+    /// How long the name is.
+    pub(crate) len: u8,
+    /// Zeros behind what is needed.
+    pub(crate) bytes: [u8; ROOM],
 }
 
 impl Packed {
@@ -31,25 +43,27 @@ impl Packed {
         if name.len() <= ROOM {
             let mut bytes = [0; ROOM];
             bytes.get_mut(..name.len())?.copy_from_slice(name);
-            return Some(Self::Plain { len, bytes });
+            return Some(Self { spells: Spells::Plain, len, bytes });
         }
         if name.len() == UUID {
-            return Some(Self::Uuid(pack(&without_dashes(name.first_chunk()?)?)?));
+            let bytes = pack(&without_dashes(name.first_chunk()?)?)?;
+            return Some(Self { spells: Spells::Uuid, len, bytes });
         }
         if name.len() > DIGITS || name.len() % 2 == 1 {
             return None;
         }
         let mut digits = [b'0'; DIGITS];
         digits.get_mut(..name.len())?.copy_from_slice(name);
-        Some(Self::Hex { digits: len, bytes: pack(&digits)? })
+        Some(Self { spells: Spells::Hex, len, bytes: pack(&digits)? })
     }
 
     fn unpacked(&self) -> (u8, [u8; UUID]) {
-        match self {
-            Self::Plain { len, bytes } => (*len, padded(bytes)),
-            Self::Hex { digits, bytes } => (*digits, padded(&unpack(bytes))),
-            Self::Uuid(bytes) => (UUID as u8, with_dashes(&unpack(bytes))),
-        }
+        let name = match self.spells {
+            Spells::Plain => padded(&self.bytes),
+            Spells::Hex => padded(&unpack(&self.bytes)),
+            Spells::Uuid => with_dashes(&unpack(&self.bytes)),
+        };
+        (self.len, name)
     }
 }
 

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 
 use super::{Corrupt, Reader, put_bytes};
 use crate::limits;
-use crate::owner::{Form, OwnerName, Packed};
+use crate::owner::{Form, OwnerName, Packed, Spells, UUID_LEN};
 
 /// Forms of up to so many bytes as they are.
 const PLAIN_MAX: u8 = 16;
@@ -18,20 +18,21 @@ const UUID: u8 = 25;
 const LONG: u8 = 26;
 
 pub(super) fn put_name(out: &mut Vec<u8>, name: OwnerName<'_>) {
-    let (form, bytes, len) = match &name.0 {
-        Form::Packed(Packed::Plain { len, bytes }) => (*len, bytes, *len),
-        Form::Packed(Packed::Hex { digits, bytes }) => {
-            let len = digits / 2;
-            (len.saturating_add(HEX_LESS), bytes, len)
+    match name.0 {
+        Form::Packed(Packed { spells, len, bytes }) => {
+            let (form, len) = match spells {
+                Spells::Plain => (len, len),
+                Spells::Hex => ((len / 2).saturating_add(HEX_LESS), len / 2),
+                Spells::Uuid => (UUID, PLAIN_MAX),
+            };
+            out.push(form);
+            out.extend_from_slice(bytes.get(..usize::from(len)).unwrap_or_default());
         }
-        Form::Packed(Packed::Uuid(bytes)) => (UUID, bytes, PLAIN_MAX),
         Form::Long(bytes) => {
             out.push(LONG);
-            return put_bytes(out, bytes);
+            put_bytes(out, bytes);
         }
-    };
-    out.push(form);
-    out.extend_from_slice(bytes.get(..usize::from(len)).unwrap_or_default());
+    }
 }
 
 pub(super) fn read_name<'a>(reader: &mut Reader<'a>) -> Result<OwnerName<'a>, Corrupt> {
@@ -42,9 +43,12 @@ pub(super) fn read_name<'a>(reader: &mut Reader<'a>) -> Result<OwnerName<'a>, Co
         ..=HEX_MAX if form > PLAIN_MAX => {
             let len = form.saturating_sub(HEX_LESS);
             let bytes = padded(reader.take(usize::from(len))?);
-            OwnerName(Form::Packed(Packed::Hex { digits: len.saturating_mul(2), bytes }))
+            OwnerName(Form::Packed(Packed { spells: Spells::Hex, len: len.saturating_mul(2), bytes }))
         }
-        UUID => OwnerName(Form::Packed(Packed::Uuid(padded(reader.take(usize::from(PLAIN_MAX))?)))),
+        UUID => {
+            let bytes = padded(reader.take(usize::from(PLAIN_MAX))?);
+            OwnerName(Form::Packed(Packed { spells: Spells::Uuid, len: UUID_LEN, bytes }))
+        }
         LONG => {
             let name = OwnerName::new(reader.bytes(limits::OWNER_BYTES_MAX)?);
             if matches!(name.0, Form::Packed(_)) {
