@@ -278,9 +278,10 @@ fn is_open(connection: &mut MultiplexedConnection) -> bool {
     }
 }
 
-/// Lets a request take its place on the connection before the next one is looked at.
+/// Lets a request take its place on the connection before the next one is looked at. Whatever else this task has done in
+/// its turn: where tokio would have it wait for the next one, a request could come to stand before an earlier one.
 fn poll_once<T>(request: Pin<&mut impl Future<Output = T>>) -> Poll<T> {
-    request.poll(&mut Context::from_waker(Waker::noop()))
+    pin!(tokio::task::unconstrained(request)).poll(&mut Context::from_waker(Waker::noop()))
 }
 
 async fn send(connection: &mut MultiplexedConnection, request: &Request) -> RedisResult<Value> {
@@ -302,12 +303,47 @@ async fn send(connection: &mut MultiplexedConnection, request: &Request) -> Redi
 /// Tells the server's answers, errors among them, from a connection that failed, and from what is no answer.
 fn outcome(answer: RedisResult<Value>) -> Answer {
     answer.map_err(|error| {
-        let garbled = error.kind() == ErrorKind::Parse;
+        let text = error.to_string();
+        // A connection that ends within an answer is one that failed; redis-rs says of both that it cannot read it.
+        let garbled = error.kind() == ErrorKind::Parse && !text.contains("end of input");
         let kind = if garbled { FailureKind::NotUnderstood } else { FailureKind::Unknown };
-        Failure::new(kind, error.to_string())
+        Failure::new(kind, text)
     })
 }
 
 fn no_answer(within: Duration) -> Failure {
     Failure::new(FailureKind::Unknown, format!("no answer within {within:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// What a request comes to where a server says this, whatever it is asked, and closes the connection.
+    async fn answered_by(bytes: &'static [u8]) -> FailureKind {
+        let server = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = server.local_addr().unwrap();
+        std::thread::spawn(move || {
+            let (mut connection, _) = server.accept().unwrap();
+            let _ = connection.read(&mut [0; 1_024]);
+            let _ = connection.write_all(bytes);
+        });
+        let client = redis::Client::open(format!("redis://{address}")).unwrap();
+        let answer = match client.get_multiplexed_async_connection().await {
+            Ok(mut open) => open.send_packed_command(&redis::cmd("PING")).await,
+            Err(error) => Err(error),
+        };
+        outcome(answer).unwrap_err().kind
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_is_cut_off_is_none_and_garbage_is_one_that_is_not_understood() {
+        assert_eq!(answered_by(b"$100\r\nabc").await, FailureKind::Unknown);
+        assert_eq!(answered_by(b":17").await, FailureKind::Unknown);
+        assert_eq!(answered_by(b"").await, FailureKind::Unknown);
+        assert_eq!(answered_by(b"<html>\r\n").await, FailureKind::NotUnderstood);
+    }
 }
