@@ -147,7 +147,11 @@ server_tests! {
         replica.wait_in_sync(&primary);
         assert_eq!(primary.digest(), replica.digest());
         assert_eq!(holders(&mut replica.connect(), "lock"), holders(&mut conn, "lock"));
-        assert_eq!(cmd!(conn, "LOCK.BREAK", "lock").int(), 1_000);
+        assert_eq!(cmd!(conn, "LOCK.BREAK", "lock", "MAXTOKEN", last - 1).int(), 999);
+        replica.wait_in_sync(&primary);
+        assert_eq!(primary.digest(), replica.digest());
+        assert_eq!(holders(&mut replica.connect(), "lock"), holders(&mut conn, "lock"));
+        assert_eq!(cmd!(conn, "LOCK.BREAK", "lock").int(), 1);
         cmd!(conn, "LOCK.ACQUIRE", "lock", "alone", LONG_MS).token();
         replica.wait_in_sync(&primary);
         assert_eq!(primary.digest(), replica.digest());
@@ -166,6 +170,7 @@ server_tests! {
             args!["LOCK.EXTEND", "lock", "holder 1000", LONG_MS],
             args!["LOCK.EXTEND", "lock", "holder 1000", LONG_MS, "MINTOKEN", counter + 1_000],
             args!["LOCK.RELEASE", "lock", "holder 700"],
+            args!["LOCK.BREAK", "lock", "MAXTOKEN", counter],
             args!["LOCK.BREAK", "lock"],
         ] {
             assert!(conn.cmd(&command).int() > 0);

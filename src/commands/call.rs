@@ -89,8 +89,9 @@ pub(crate) fn keys(call: &Call<'_>) {
 /// No nesting, of any of the module's own commands.
 fn refuse_by_name(command: &[u8]) -> Result<(), Failure> {
     let family = command.split(|byte| *byte == b'.').next().unwrap_or_default();
-    let own = ["LOCK", "FENCE", "LF", "LOCKFENCE"];
-    if family.len() < command.len() && own.iter().any(|name| family.eq_ignore_ascii_case(name.as_bytes())) {
+    let is_any = |word: &[u8], of: &[&str]| of.iter().any(|name| word.eq_ignore_ascii_case(name.as_bytes()));
+    let own = family.len() < command.len() && is_any(family, &["LOCK", "FENCE", "LOCKFENCE"]);
+    if own || is_any(command, &["LF.LOG", "LF.HANDOVER"]) {
         return Err(Failure::Line(format!("ERR FENCE.CALL does not run {}", quoted(command))));
     }
     Ok(())

@@ -50,7 +50,7 @@ fn apply(key: &mut Key<'_>, event: &Event<'_>, now: Now, whole: &Whole) {
     state::with(|state| match event {
         Event::Granted { token, .. } | Event::Extended { token, .. } => state.issuer.followed(*token, now),
         Event::Broken { counter, .. } => state.issuer.followed(*counter, now),
-        Event::Ended { .. } => {}
+        Event::Ended { .. } | Event::BrokenUpTo { .. } => {}
     });
     if let Slot::Lock(record) = key.slot() {
         record.lock.apply(event);

@@ -47,6 +47,13 @@ pub enum Event<'a> {
         /// When it ended.
         at: Instant,
     },
+    /// The leases of all holders up to a token are over; no token was used up.
+    BrokenUpTo {
+        /// The highest token whose holder was ended.
+        max: u64,
+        /// When that was.
+        at: Instant,
+    },
     /// All leases are over and a token was used up.
     Broken {
         /// The counter from now on.

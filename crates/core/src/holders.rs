@@ -323,6 +323,24 @@ impl Holders {
         }
     }
 
+    /// All leave whose token is at most `max`; if none is left, nobody holds the lock since `at`.
+    pub(crate) fn remove_up_to(&mut self, max: u64, at: Instant, counter: u64) {
+        if max >= counter {
+            return self.clear(at);
+        }
+        // The holder of a small form has the counter for its token.
+        if matches!(self, Self::Several(_) | Self::Many(_)) {
+            let mut left = core::mem::take(self).in_full(counter);
+            left.retain(|full| full.token > max);
+            left.shrink_to_fit();
+            *self = match left.len() {
+                0 => Self::None(at),
+                1..=FEW => Self::Several(left),
+                _ => Self::Many(left.into()),
+            };
+        }
+    }
+
     /// All leave; nobody holds the lock since `at`.
     pub(crate) fn clear(&mut self, at: Instant) {
         if self.len() > 0 {

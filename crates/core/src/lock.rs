@@ -228,6 +228,7 @@ impl Lock {
             Event::Ended { owner, at } => {
                 holders.remove(owner, at, *counter);
             }
+            Event::BrokenUpTo { max, at } => holders.remove_up_to(max, at, *counter),
             Event::Broken { counter: used_up, at } => {
                 holders.clear(at);
                 *counter = used_up.max(*counter);

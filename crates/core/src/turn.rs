@@ -149,11 +149,13 @@ impl<H: Clone> Turn<'_, H> {
 
     /// Ends those whose token is at most `max`, which is below the counter: they are fenced without using up a token.
     fn break_up_to(&mut self, max: u64) -> u64 {
-        let live = self.lock.holders().take_while(|holder| holder.token <= max);
-        let live = live.filter(|holder| holder.live(self.now.mono));
-        let ended: Vec<Box<[u8]>> = live.map(|holder| (*holder.owner.bytes()).into()).collect();
-        self.end(&ended);
-        u64::try_from(ended.len()).unwrap_or(u64::MAX)
+        let at = self.now.mono;
+        let named = self.lock.holders().take_while(|holder| holder.token <= max);
+        let live = named.filter(|holder| holder.live(at)).count();
+        if live > 0 {
+            self.happen(&Event::BrokenUpTo { max, at });
+        }
+        u64::try_from(live).unwrap_or(u64::MAX)
     }
 
     /// Grants the lock to those at the head of the queue, as long as they fit. Called by every command, and by the

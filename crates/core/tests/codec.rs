@@ -134,6 +134,7 @@ enum Happened {
     Extended(Vec<u8>, u64, Lease),
     Ended(Vec<u8>, Instant),
     Broken(u64, Instant),
+    BrokenUpTo(u64, Instant),
 }
 
 impl Happened {
@@ -147,6 +148,7 @@ impl Happened {
                 Event::Extended { owner: OwnerName::new(owner), token: *token, lease: *lease }
             }
             Self::Ended(owner, at) => Event::Ended { owner: OwnerName::new(owner), at: *at },
+            Self::BrokenUpTo(max, at) => Event::BrokenUpTo { max: *max, at: *at },
             Self::Broken(counter, at) => Event::Broken { counter: *counter, at: *at },
         }
     }
@@ -159,6 +161,7 @@ fn happened() -> impl Strategy<Value = Happened> {
         (owner(), token(), lease()).prop_map(|(owner, token, lease)| Happened::Extended(owner, token, lease)),
         (owner(), past()).prop_map(|(owner, at)| Happened::Ended(owner, at)),
         (token(), past()).prop_map(|(counter, at)| Happened::Broken(counter, at)),
+        (token(), past()).prop_map(|(max, at)| Happened::BrokenUpTo(max, at)),
     ]
 }
 
@@ -465,7 +468,12 @@ fn values_outside_their_bounds_are_refused() {
         ("lease", record(7, &[holder(b"a", 7, &[0], 0)])),
         ("lease", record(7, &[holder(b"a", 7, &[0], TTL_MS_MAX + 1)])),
         ("change", read_log(&[1, 0], NOW).map(drop)),
-        ("change", read_log(&[1, 11], NOW).map(drop)),
+        // Tags that have had another form: to be refused for ever, not misread.
+        ("change", read_log(&[1, 1], NOW).map(drop)),
+        ("change", read_log(&[1, 2], NOW).map(drop)),
+        ("change", read_log(&[1, 3], NOW).map(drop)),
+        ("change", read_log(&[1, 12], NOW).map(drop)),
+        ("token", read_log(&[1, 11, 0, 0], NOW).map(drop)),
         ("owner", read_log(&[1, 10, 0], NOW).map(drop)),
         ("owner", read_log(&[1, 10, 27], NOW).map(drop)),
         // Names that a shorter form would hold: no name has two.

@@ -176,6 +176,7 @@ fn version_1_each_change() {
         &Event::Extended { owner: OwnerName::new(b"owner"), token: TOKEN, lease: lease(1_000) },
     );
     event_is("01048180f9c0c1c4 82038080f9c0c1c4 8203", &Event::Broken { counter: TOKEN, at });
+    event_is("010b8180f9c0c1c4 82038080f9c0c1c4 8203", &Event::BrokenUpTo { max: TOKEN, at });
     let lock = lock_of(&[granted(b"owner", TOKEN, Mode::Exclusive, 30_000)]);
     let mut log = Log::default();
     log.push_snapshot(&lock, NOW);

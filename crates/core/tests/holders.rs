@@ -29,6 +29,7 @@ enum Step {
     Extend { owner: u16, ttl_ms: u64, raise: bool },
     End { owner: u16 },
     EndMany { first: u16, count: u16 },
+    BreakUpTo { back: u64 },
     Pass { ms: u64 },
     Note,
     Reload,
@@ -51,6 +52,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
             .prop_map(|(owner, ttl_ms, raise)| Step::Extend { owner, ttl_ms, raise }),
         6 => owner().prop_map(|owner| Step::End { owner }),
         1 => (owner(), 1..OWNERS).prop_map(|(first, count)| Step::EndMany { first, count }),
+        1 => (0..u64::from(OWNERS)).prop_map(|back| Step::BreakUpTo { back }),
         4 => (0..LENGTH_MS / 3).prop_map(|ms| Step::Pass { ms }),
         4 => Just(Step::Note),
         1 => Just(Step::Reload),
@@ -121,6 +123,11 @@ impl World {
             }
             Step::Extend { owner, ttl_ms, raise } => self.extend(owner, ttl_ms, raise),
             Step::End { owner } => self.end(owner),
+            Step::BreakUpTo { back } => {
+                let max = self.counter.saturating_sub(back);
+                self.lock.apply(&Event::BrokenUpTo { max, at: self.now.mono });
+                self.plain.retain(|holder| holder.token > max);
+            }
             Step::EndMany { first, count } => round(first, count).for_each(|owner| self.end(owner)),
             Step::Pass { ms } => {
                 self.now.mono = self.now.mono.plus_ms(ms);

@@ -22,6 +22,7 @@ const FLOOR: u8 = 7;
 const GRANTED: u8 = 8;
 const EXTENDED: u8 = 9;
 const ENDED: u8 = 10;
+const BROKEN_UP_TO: u8 = 11;
 
 /// A log with one change is seldom longer than this.
 const USUAL_BYTES: usize = 96;
@@ -105,6 +106,11 @@ impl Log {
                 put_name(out, owner);
                 put_number(out, now.wall_of(at).micros());
             }
+            Event::BrokenUpTo { max, at } => {
+                let out = self.begin(BROKEN_UP_TO);
+                put_number(out, max);
+                put_number(out, now.wall_of(at).micros());
+            }
             Event::Broken { counter, at } => {
                 let out = self.begin(BROKEN);
                 put_number(out, counter);
@@ -160,6 +166,7 @@ fn read_change<'a>(reader: &mut Reader<'a>, now: Now) -> Result<Change<'a>, Corr
             lease: read_lease(reader, now)?,
         }),
         ENDED => Change::Lock(Event::Ended { owner: read_name(reader)?, at: read_past(reader, now)? }),
+        BROKEN_UP_TO => Change::Lock(Event::BrokenUpTo { max: token(reader)?, at: read_past(reader, now)? }),
         BROKEN => Change::Lock(Event::Broken { counter: token(reader)?, at: read_past(reader, now)? }),
         SNAPSHOT => Change::Snapshot(read_lock_from(reader, now)?),
         FENCE => Change::Fence(Marks {

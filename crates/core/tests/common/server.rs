@@ -369,7 +369,7 @@ impl Server {
         match event {
             Event::Granted { token, .. } | Event::Extended { token, .. } => self.issuer.followed(*token, now),
             Event::Broken { counter, .. } => self.issuer.followed(*counter, now),
-            Event::Ended { .. } => {}
+            Event::Ended { .. } | Event::BrokenUpTo { .. } => {}
         }
         if let Some(record) = self.records.get_mut(&at) {
             record.lock.apply(event);
