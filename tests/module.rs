@@ -51,18 +51,22 @@ mod wait;
 /// A file that stands here and is named in no program would be skipped, and nobody would see it.
 #[test]
 fn each_file_belongs_to_a_program() {
-    let here = include_str!("module.rs");
-    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
-    let files = std::fs::read_dir(folder).expect("the folder of the tests");
-    for file in files {
-        let path = file.expect("a file").path();
-        let Some(name) = path.file_stem().and_then(|name| name.to_str()) else { continue };
-        let program = ["module", "soak"].contains(&name);
-        if path.extension().is_some_and(|end| end == "rs") && !program {
-            assert!(
-                here.contains(&format!("\nmod {name};\n")),
-                "tests/{name}.rs is in no program: name it here"
-            );
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    for (folder, program, others) in [
+        ("tests", "module", &["soak"][..]),
+        ("crates/client/tests/live", "main", &[]),
+        ("crates/client/tests/program", "main", &[]),
+    ] {
+        let folder = root.join(folder);
+        let named = std::fs::read_to_string(folder.join(program).with_extension("rs")).expect("the program");
+        for file in std::fs::read_dir(&folder).expect("the folder of the tests") {
+            let path = file.expect("a file").path();
+            let Some(name) = path.file_stem().and_then(|name| name.to_str()) else { continue };
+            let ours = path.extension().is_some_and(|end| end == "rs");
+            if ours && name != program && !others.contains(&name) {
+                let named = named.contains(&format!("\nmod {name};\n"));
+                assert!(named, "{} is in no program: name it in {program}.rs", path.display());
+            }
         }
     }
 }
