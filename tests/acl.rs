@@ -1,12 +1,4 @@
 //! Who may do what: permissions for the module's commands and their keys, and for what FENCE.CALL runs.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    reason = "tests"
-)]
 
 use crate::common;
 

@@ -1,12 +1,4 @@
 //! LOCK.ACQUIRE without waiting: who is granted, who is refused, which token and which lease come of it.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    reason = "tests"
-)]
 
 use crate::common;
 

@@ -1,12 +1,4 @@
 //! What the append-only file keeps: every confirmed step, after a crash, a rewrite, a cut at any byte.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    reason = "tests"
-)]
 
 use crate::durable;
 

@@ -1,12 +1,4 @@
 //! The rim: names are bytes, input of any kind ends no server, and what is internal stays internal.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    reason = "tests"
-)]
 
 use crate::common;
 

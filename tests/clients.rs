@@ -2,14 +2,6 @@
 //!
 //! `scripts/clients` fetches the libraries. A program whose library or runtime is absent is skipped, unless
 //! `LOCKFENCE_REQUIRE_CLIENTS=1`.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    reason = "tests"
-)]
 
 use std::env;
 use std::fs;

@@ -1,12 +1,4 @@
 //! Steps of the wall clock: leases and waits run on a clock that no step moves; tokens still rise.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    reason = "tests"
-)]
 
 use crate::common;
 

@@ -1,12 +1,4 @@
 //! In a cluster: routing, slots that move with held locks and waiters, failovers, a cluster that is down.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    reason = "tests"
-)]
 
 use crate::common;
 

@@ -1,12 +1,4 @@
 //! The settings lockfence.*: how they are read, changed, kept and refused, and what they do.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    reason = "tests"
-)]
 
 use crate::common;
 

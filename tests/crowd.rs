@@ -1,12 +1,4 @@
 //! Many holders of one lock: what is stored and sent of them, and that one of them costs no more for all the others.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    reason = "tests"
-)]
 
 use crate::common;
 use crate::durable;

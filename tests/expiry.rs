@@ -1,12 +1,4 @@
 //! Time: leases that end by themselves, records that go when idle, the quarantine after a start, clocks that jump.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    reason = "tests"
-)]
 
 use crate::common;
 

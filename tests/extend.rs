@@ -1,12 +1,4 @@
 //! LOCK.EXTEND: only the holder, only while its lease lives; the lease then ends ttl-ms from now.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    reason = "tests"
-)]
 
 use crate::common;
 

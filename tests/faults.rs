@@ -1,12 +1,4 @@
 //! Pauses, stops and kills of one server: nothing crashes, no confirmed grant is lost, nobody is left waiting.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    reason = "tests"
-)]
 
 use crate::common;
 

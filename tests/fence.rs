@@ -1,12 +1,4 @@
 //! FENCE.WRITE, FENCE.CHECK, FENCE.ADVANCE: whose writes still count, and what is written when they do.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    reason = "tests"
-)]
 
 use crate::common;
 

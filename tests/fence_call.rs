@@ -1,12 +1,4 @@
 //! FENCE.CALL: any data command behind a fence, run as the calling user, and what it does not run.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    reason = "tests"
-)]
 
 use crate::common;
 

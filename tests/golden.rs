@@ -5,14 +5,6 @@
 //! `LOCKFENCE_GOLDEN_PRELOAD`; only ever to be done for a *new* version, under new names). What is in them is in
 //! `v1.expected`.
 //! `v1-held.rdb` is composed by hand: its lease ends in the year 2200, so that it is held whenever it is loaded.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    reason = "tests"
-)]
 
 use crate::durable;
 

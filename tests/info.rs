@@ -1,12 +1,4 @@
 //! LOCK.INFO, LOCK.BREAK and the INFO section: what an administrator sees, and can do.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    reason = "tests"
-)]
 
 use crate::common;
 use crate::durable;

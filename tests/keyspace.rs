@@ -1,13 +1,5 @@
 //! What the server's own commands do to the keys of locks and fences: they go, move, arrive, are replaced. Whoever waits
 //! is told, tokens rise over all of it, and no lease gets longer or shorter by it.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    reason = "tests"
-)]
 
 use crate::common;
 

@@ -1,12 +1,4 @@
 //! What goes wrong, and the answer: each line of that table that is about LOCK.*, and that nothing changed by it.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    reason = "tests"
-)]
 
 use crate::common;
 

@@ -1,12 +1,4 @@
 //! Memory: the limit, eviction, defragmentation, lazy freeing, and what the module says of them.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    reason = "tests"
-)]
 
 use crate::common;
 

@@ -1,12 +1,4 @@
 //! What a server's RDB snapshots keep, what they leave out, and how to leave lockfence behind.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    reason = "tests"
-)]
 
 use crate::durable;
 

@@ -1,13 +1,5 @@
 //! Bugs planted in the module itself: each scenario is sound with the module as it is, and is seen to break with the
 //! bug. (The core's own planted bugs are in crates/core/tests/planted.rs.)
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    reason = "tests"
-)]
 
 use crate::durable;
 

@@ -4,14 +4,6 @@
 //! A ```console block is a session of several people, in the order of the page: `alice> COMMAND` with the reply below
 //! it, as redis-cli prints it. A command without a reply waits; `alice< …` is the reply when it arrives. A ```sh block
 //! runs as it stands; what it prints stands there as `# => …`.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    reason = "tests"
-)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

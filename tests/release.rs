@@ -1,12 +1,4 @@
 //! LOCK.RELEASE: only the holder, only while its lease lives, and the next in the queue in the same step.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    reason = "tests"
-)]
 
 use crate::common;
 

@@ -1,12 +1,4 @@
 //! What replicas are told, what they do with it, and what they must not do by themselves.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    reason = "tests"
-)]
 
 use crate::durable;
 

@@ -1,12 +1,4 @@
 //! DUMP, RESTORE and MIGRATE: a record that comes from outside. Whatever it says, it is taken whole or refused whole.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    reason = "tests"
-)]
 
 use crate::durable;
 

@@ -1,12 +1,4 @@
 //! Changes of role: demotion, promotion, FAILOVER, Sentinel. A replica grants nothing, tokens rise across all of them.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    reason = "tests"
-)]
 
 use crate::common;
 

@@ -1,12 +1,4 @@
 //! How clients and clusters find where a command goes: key positions, slots, redirections.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    reason = "tests"
-)]
 
 use crate::common;
 

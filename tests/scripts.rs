@@ -1,12 +1,4 @@
 //! Scripts, functions and transactions: tokens survive the round trip through Lua, nothing blocks in there.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    reason = "tests"
-)]
 
 use crate::common;
 

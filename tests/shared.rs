@@ -1,12 +1,4 @@
 //! SHARED and LIMIT n: several holders of one lock, each with a lease and a token of its own.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    reason = "tests"
-)]
 
 use crate::common;
 

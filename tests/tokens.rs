@@ -1,12 +1,4 @@
 //! G1: tokens only rise, whatever happens to the record between two grants. One row of the matrix is one test.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    reason = "tests"
-)]
 
 use crate::durable;
 

@@ -1,12 +1,4 @@
 //! Waiting for a lock: first in, first out; exactly one answer each; and nobody who has gone keeps a lock from others.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    reason = "tests"
-)]
 
 use crate::common;
 

@@ -1,13 +1,5 @@
 //! The library's questions and orders of an administrator, on real servers. What they look like for people:
 //! `tests/program`.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    reason = "tests"
-)]
 
 use crate::common;
 

@@ -2,14 +2,6 @@
 //!
 //! No lock and no waiter may be left behind: soon where the nodes answer, and after one ttl at the latest. Leases are ten
 //! minutes here where "soon" is asked for, so that nothing that ends with its lease can pass.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    reason = "tests"
-)]
 
 use crate::common;
 

@@ -1,13 +1,5 @@
 //! What the README says, on real servers: the rights of users, and the lines that show the program. (Its examples in Rust
 //! are compiled as documentation.)
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    reason = "tests"
-)]
 
 use std::fmt::Debug;
 use std::fs;

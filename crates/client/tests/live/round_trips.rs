@@ -1,14 +1,6 @@
 //! What a lock costs, in requests and in round trips, counted by proxies before the nodes.
 //!
 //! A client is connected when the count begins: a connection is made once, its requests are those of the lock.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    reason = "tests"
-)]
 
 use crate::common;
 
