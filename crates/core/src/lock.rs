@@ -213,8 +213,8 @@ impl Lock {
         let Self { counter, holders, .. } = self;
         match *event {
             Event::Granted { owner, token, mode, at, lease } => {
-                let joins = |other: Holder<'_>| mode != Mode::Exclusive && other.mode.same_kind(mode);
-                if holders.iter(*counter).next().is_some_and(joins) {
+                let joins = |other: Holder<'_>| other.mode.same_kind(mode);
+                if mode != Mode::Exclusive && holders.iter(*counter).next().is_some_and(joins) {
                     holders.remove(owner, at, *counter);
                 } else {
                     holders.clear(at);

@@ -179,6 +179,9 @@ impl<H: Clone> Turn<'_, H> {
     }
 
     fn fits(&self, mode: Mode) -> bool {
+        if self.lock.holder_count() == 0 {
+            return true;
+        }
         let all = u64::try_from(self.lock.holder_count()).unwrap_or(u64::MAX);
         let live = self.lock.live_count(self.now.mono);
         mode.fits(self.lock.mode(), if planted::is(Bug::EndedCount) { all } else { live })
@@ -230,7 +233,7 @@ impl<H: Clone> Turn<'_, H> {
         let token = self.issuer.next(self.lock, min, self.now)?;
         let at = self.now.mono;
         // A grant in another mode ends what the record still shows of holders in this one.
-        if self.lock.mode().same_kind(mode) && mode != Mode::Exclusive {
+        if mode != Mode::Exclusive && self.lock.mode().same_kind(mode) {
             self.end(&self.lock.over(at, ENDED_AT_ONCE));
         }
         let lease = Lease { ends: at.plus_ms(ttl.ms()), length_ms: ttl.ms() };

@@ -145,24 +145,21 @@ fn version_1_what_a_server_knows_of_tokens() {
 fn version_1_each_change() {
     let at = NOW.mono;
     event_is(
-        "0108056f776e6572 8180f9c0c1c48203 000101b0ea01",
+        "0108056f776e6572 01401e18240a0600 0101b0ea01",
         &granted(b"owner", TOKEN, Mode::Exclusive, 30_000),
     );
+    event_is("0108056f776e6572 01401e18240a0601 0101b0ea01", &granted(b"owner", TOKEN, Mode::Shared, 30_000));
     event_is(
-        "0108056f776e6572 8180f9c0c1c48203 010101b0ea01",
-        &granted(b"owner", TOKEN, Mode::Shared, 30_000),
-    );
-    event_is(
-        "0108056f776e6572 8180f9c0c1c48203 02030101b0ea01",
+        "0108056f776e6572 01401e18240a0602 030101b0ea01",
         &granted(b"owner", TOKEN, Mode::Limit(3), 30_000),
     );
     event_is(
-        "0108056f776e6572 0700f2fff1818389 850601b0ea01",
+        "0108056f776e6572 0700000000000000 f2fff18183898506 01b0ea01",
         &granted(b"owner", 7, Mode::Exclusive, 30_000),
     );
     let half_over = Lease { ends: at.plus_ms(500), length_ms: 1_000 };
     event_is(
-        "0108056f776e6572 8180f9c0c1c48203 0001a0c297c1c1c4 8203e807",
+        "0108056f776e6572 01401e18240a0600 01a0c297c1c1c482 03e807",
         &Event::Granted {
             owner: OwnerName::new(b"owner"),
             token: TOKEN,
@@ -172,7 +169,7 @@ fn version_1_each_change() {
         },
     );
     event_is(
-        "0109056f776e6572 8180f9c0c1c48203 c084b6c1c1c48203 e807",
+        "0109056f776e6572 01401e18240a06c0 84b6c1c1c48203e8 07",
         &Event::Extended { owner: OwnerName::new(b"owner"), token: TOKEN, lease: lease(1_000) },
     );
     event_is("01048180f9c0c1c4 82038080f9c0c1c4 8203", &Event::Broken { counter: TOKEN, at });

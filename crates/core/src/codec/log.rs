@@ -91,14 +91,14 @@ impl Log {
             Event::Granted { owner, token, mode, at, lease } => {
                 let out = self.begin(GRANTED);
                 put_name(out, owner);
-                put_number(out, token);
+                put_token(out, token);
                 put_mode(out, mode);
                 put_term(out, token, at, lease, now);
             }
             Event::Extended { owner, token, lease } => {
                 let out = self.begin(EXTENDED);
                 put_name(out, owner);
-                put_number(out, token);
+                put_token(out, token);
                 put_lease(out, lease, now);
             }
             Event::Ended { owner, at } => {
@@ -156,13 +156,13 @@ fn read_change<'a>(reader: &mut Reader<'a>, now: Now) -> Result<Change<'a>, Corr
     Ok(match reader.byte()? {
         GRANTED => {
             let owner = read_name(reader)?;
-            let (token, mode) = (token(reader)?, read_mode(reader)?);
+            let (token, mode) = (read_token(reader)?, read_mode(reader)?);
             let (at, lease) = read_term(reader, token, now)?;
             Change::Lock(Event::Granted { owner, token, mode, at, lease })
         }
         EXTENDED => Change::Lock(Event::Extended {
             owner: read_name(reader)?,
-            token: token(reader)?,
+            token: read_token(reader)?,
             lease: read_lease(reader, now)?,
         }),
         ENDED => Change::Lock(Event::Ended { owner: read_name(reader)?, at: read_past(reader, now)? }),
@@ -176,6 +176,22 @@ fn read_change<'a>(reader: &mut Reader<'a>, now: Now) -> Result<Change<'a>, Corr
         FLOOR => Change::Floor(read_floor(reader)?),
         _ => return Err(Corrupt::OutOfBounds("change")),
     })
+}
+
+/// Bytes of a holder's token: enough for the highest, and no more than a number takes that is a time of this century.
+const TOKEN_BYTES: usize = 7;
+const _: () = assert!(limits::TOKEN_MAX < 1 << (8 * TOKEN_BYTES));
+
+fn put_token(out: &mut Vec<u8>, token: u64) {
+    let [bytes @ .., _] = token.to_le_bytes();
+    out.extend_from_slice(&bytes);
+}
+
+fn read_token(reader: &mut Reader<'_>) -> Result<u64, Corrupt> {
+    let mut bytes = [0; 8];
+    bytes.iter_mut().zip(reader.take(TOKEN_BYTES)?).for_each(|(to, from)| *to = *from);
+    let token = u64::from_le_bytes(bytes);
+    if (1..=limits::TOKEN_MAX).contains(&token) { Ok(token) } else { Err(Corrupt::OutOfBounds("token")) }
 }
 
 /// Stands for the end of a lease that is as long as it was granted for, from its grant on. (A lease that is over has
