@@ -12,7 +12,7 @@ use crate::boundary::guard;
 use crate::clock;
 use crate::key_type::{FenceRecord, LockRecord};
 use crate::log::{self, About};
-use crate::server::{Name, api};
+use crate::server::{EFFECT, Name, api};
 use crate::state;
 
 const VERSION: c_int = codec::VERSION as c_int;
@@ -144,7 +144,7 @@ unsafe fn emit(io: *mut raw::RedisModuleIO, key: *mut raw::RedisModuleString, lo
     let start = bytes.as_ptr().cast::<c_char>();
     // SAFETY: the format says a string object and a buffer with its length; both live through the call.
     unsafe {
-        api!(RedisModule_EmitAOF(io, c"LF.LOG".as_ptr(), c"sb".as_ptr(), key, start, bytes.len()));
+        api!(RedisModule_EmitAOF(io, EFFECT.as_ptr(), c"sb".as_ptr(), key, start, bytes.len()));
     }
 }
 

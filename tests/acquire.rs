@@ -1,10 +1,8 @@
 //! LOCK.ACQUIRE without waiting: who is granted, who is refused, which token and which lease come of it.
 
-use crate::common;
-
 use std::time::{Duration, Instant};
 
-use common::{
+use crate::common::{
     LONG_MS, SOON, TOKEN_MAX, info, issued, names, number, standing, stat_of, wait_free, waiter, wall_us,
 };
 use lockfence_testkit::{Reply, Server, ServerKind, args, cmd, send, server_tests, wait_until};

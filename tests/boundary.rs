@@ -1,10 +1,8 @@
 //! The rim: names are bytes, input of any kind ends no server, and what is internal stays internal.
 
-use crate::common;
-
 use std::time::Duration;
 
-use common::{LONG_MS, SOON, info, issued, number, standing, stat_of, wait_queue, waiter};
+use crate::common::{LONG_MS, SOON, info, issued, number, standing, stat_of, wait_queue, waiter};
 use lockfence_core::planted::Bug;
 use lockfence_testkit::{
     Conn, Received, Reply, Server, ServerKind, args, cmd, send, server_tests, wait_until,

@@ -1,10 +1,8 @@
 //! In a cluster: routing, slots that move with held locks and waiters, failovers, a cluster that is down.
 
-use crate::common;
-
 use std::time::Duration;
 
-use common::{LONG_MS, SOON, info, number, owner, stat_of, wait_free, wait_queue, waiter};
+use crate::common::{LONG_MS, SOON, info, number, owner, stat_of, wait_free, wait_queue, waiter};
 use lockfence_testkit::{
     Cluster, Conn, Received, Reply, Server, ServerKind, args, cmd, key_slot, send, server_tests, wait_for,
     wait_until,

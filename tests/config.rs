@@ -1,11 +1,9 @@
 //! The settings lockfence.*: how they are read, changed, kept and refused, and what they do.
 
-use crate::common;
-
 use std::fs;
 use std::path::Path;
 
-use common::{LONG_MS, SOON, waiter};
+use crate::common::{LONG_MS, SOON, waiter};
 use lockfence_testkit::{Conn, Server, ServerKind, args, cmd, module, server_tests, wait_until};
 
 /// Each number: its name, default, lowest and highest value.

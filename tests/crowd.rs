@@ -1,11 +1,10 @@
 //! Many holders of one lock: what is stored and sent of them, and that one of them costs no more for all the others.
 
-use crate::common;
 use crate::durable;
 
 use std::time::Instant;
 
-use common::{LONG_MS, SOON, info, number, stat_of, wait_queue};
+use crate::common::{LONG_MS, SOON, info, number, stat_of, wait_queue};
 use durable::{PATIENCE, rewrite_aof, save_in_background, wall_us, wire, with_aof};
 use lockfence_testkit::{
     Conn, ReplicationStream, Reply, Server, ServerKind, args, cmd, server_tests, wait_until,

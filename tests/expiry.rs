@@ -1,12 +1,10 @@
 //! Time: leases that end by themselves, records that go when idle, the quarantine after a start, clocks that jump.
 
-use crate::common;
-
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use common::{LONG_MS, SOON, info, ms, number, stat_of, waiter, waiter_for};
+use crate::common::{LONG_MS, SOON, info, ms, number, stat_of, waiter, waiter_for};
 use lockfence_testkit::{Conn, Reply, Server, ServerKind, args, cmd, send, server_tests, wait_until};
 
 /// How late a hand-over may come on an idle server: the contract says "at the deadline"; the rest is a busy machine.

@@ -1,10 +1,10 @@
 //! LOCK.EXTEND: only the holder, only while its lease lives; the lease then ends ttl-ms from now.
 
-use crate::common;
-
 use std::time::{Duration, Instant};
 
-use common::{LONG_MS, SOON, TOKEN_MAX, info, issued, number, standing, stat_of, wait_free, waiter, wall_us};
+use crate::common::{
+    LONG_MS, SOON, TOKEN_MAX, info, issued, number, standing, stat_of, wait_free, waiter, wall_us,
+};
 use lockfence_testkit::{Server, ServerKind, cmd, server_tests, wait_until};
 
 server_tests! {

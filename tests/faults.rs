@@ -1,14 +1,12 @@
 //! Pauses, stops and kills of one server: nothing crashes, no confirmed grant is lost, nobody is left waiting.
 
-use crate::common;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{
+use crate::common::{
     LONG_MS, SOON, assert_same_data, info, number, offset, owner, stat_of, wait_free, wait_queue, waiter,
     waiter_for, wall_us,
 };

@@ -1,11 +1,9 @@
 //! FENCE.CALL: any data command behind a fence, run as the calling user, and what it does not run.
 
-use crate::common;
-
 use std::fs;
 use std::time::Duration;
 
-use common::{LONG_MS, SOON, owner, standing};
+use crate::common::{LONG_MS, SOON, owner, standing};
 use lockfence_testkit::{
     Conn, ReplicationStream, Reply, Server, ServerKind, args, cmd, server_tests, wait_until,
 };

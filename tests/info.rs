@@ -1,11 +1,10 @@
 //! LOCK.INFO, LOCK.BREAK and the INFO section: what an administrator sees, and can do.
 
-use crate::common;
 use crate::durable;
 
 use std::time::Instant;
 
-use common::{
+use crate::common::{
     LONG_MS, SOON, TOKEN_MAX, info, issued, names, number, standing, stat_of, wait_queue, waiter, waiter_for,
 };
 use durable::wire;

@@ -1,10 +1,8 @@
 //! What goes wrong, and the answer: each line of that table that is about LOCK.*, and that nothing changed by it.
 
-use crate::common;
-
 use std::time::Duration;
 
-use common::{LONG_MS, SOON, TOKEN_MAX, issued, number, standing, stat_of, wait_queue, waiter};
+use crate::common::{LONG_MS, SOON, TOKEN_MAX, issued, number, standing, stat_of, wait_queue, waiter};
 use lockfence_testkit::{Conn, Server, ServerKind, ToArg, args, cmd, send, server_tests, wait_until};
 
 /// Not a ttl in any command: 0.5, 1e3 and so on, beyond both ends, and numbers that overflow what they are added to.

@@ -1,8 +1,6 @@
 //! LOCK.RELEASE: only the holder, only while its lease lives, and the next in the queue in the same step.
 
-use crate::common;
-
-use common::{LONG_MS, SOON, info, issued, number, standing, wait_queue, waiter};
+use crate::common::{LONG_MS, SOON, info, issued, number, standing, wait_queue, waiter};
 use lockfence_testkit::{Server, ServerKind, args, cmd, server_tests, wait_until};
 
 server_tests! {

@@ -1,10 +1,8 @@
 //! How clients and clusters find where a command goes: key positions, slots, redirections.
 
-use crate::common;
-
 use std::process::Command;
 
-use common::{LONG_MS, SOON, owner, wait_queue};
+use crate::common::{LONG_MS, SOON, owner, wait_queue};
 use lockfence_testkit::{
     Cluster, Conn, Reply, Server, ServerKind, args, cmd, key_slot, redis_cli, send, server_tests, wait_until,
 };

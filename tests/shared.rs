@@ -1,13 +1,11 @@
 //! SHARED and LIMIT n: several holders of one lock, each with a lease and a token of its own.
 
-use crate::common;
-
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{LONG_MS, SOON, info, number, stat_of, wait_queue};
+use crate::common::{LONG_MS, SOON, info, number, stat_of, wait_queue};
 use lockfence_testkit::{Conn, Reply, Server, ServerKind, ToArg, args, cmd, server_tests, wait_until};
 
 /// How often each worker of a crowd holds the lock.

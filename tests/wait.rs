@@ -1,13 +1,13 @@
 //! Waiting for a lock: first in, first out; exactly one answer each; and nobody who has gone keeps a lock from others.
 
-use crate::common;
-
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{LONG_MS, SOON, info, issued, ms, number, standing, stat_of, wait_queue, waiter, waiter_for};
+use crate::common::{
+    LONG_MS, SOON, info, issued, ms, number, standing, stat_of, wait_queue, waiter, waiter_for,
+};
 use lockfence_testkit::{
     Conn, Received, Reply, Server, ServerKind, args, cmd, raise_open_files, send, server_tests, wait_for,
     wait_until,

@@ -34,8 +34,8 @@ pub(crate) fn run(call: &Call<'_>) -> Result<(), Failure> {
         standing = matches!(acquired, Ok(Acquired::Busy)).then(|| turn.standing());
         acquired
     })??;
-    match (acquired, standing) {
-        (Acquired::Granted(grant), _) => {
+    match acquired {
+        Acquired::Granted(grant) => {
             if grant.renewed {
                 waiters::told_otherwise(call.ctx.db(), name.bytes(), request.owner.bytes());
             } else {
@@ -43,7 +43,7 @@ pub(crate) fn run(call: &Call<'_>) -> Result<(), Failure> {
             }
             reply::granted(call.ctx, grant, request.with_info);
         }
-        (Acquired::Busy, standing) => {
+        Acquired::Busy => {
             if request.wait.is_none() {
                 state::with(|state| state.stats.refused = state.stats.refused.saturating_add(1));
             } else if wait(call.ctx, &mut key, &request)? {

@@ -1,16 +1,17 @@
 //! `FENCE.CALL lock-or-fence token command [arg …]`
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 
 use lockfence_core::error::Refusal;
 use lockfence_core::request::{number, split_fenced};
 use lockfence_core::text::quoted;
 
+use super::hand_over::NAME as HAND_OVER;
 use super::write::{refuse_locks_and_fences, refuse_same_key};
 use super::{advance, check_token, refuse_on_replica};
 use crate::boundary::Call;
 use crate::reply::Failure;
-use crate::server::{Ctx, InnerKeys, Key, Name};
+use crate::server::{Ctx, EFFECT, InnerKeys, Key, Name};
 use crate::state;
 
 /// Where the inner command's name stands.
@@ -89,9 +90,10 @@ pub(crate) fn keys(call: &Call<'_>) {
 /// No nesting, of any of the module's own commands.
 fn refuse_by_name(command: &[u8]) -> Result<(), Failure> {
     let family = command.split(|byte| *byte == b'.').next().unwrap_or_default();
-    let is_any = |word: &[u8], of: &[&str]| of.iter().any(|name| word.eq_ignore_ascii_case(name.as_bytes()));
-    let own = family.len() < command.len() && is_any(family, &["LOCK", "FENCE", "LOCKFENCE"]);
-    if own || is_any(command, &["LF.LOG", "LF.HANDOVER"]) {
+    let is = |word: &[u8], name: &CStr| word.eq_ignore_ascii_case(name.to_bytes());
+    let families = [c"LOCK", c"FENCE", c"LOCKFENCE"];
+    let of_ours = family.len() < command.len() && families.iter().any(|name| is(family, name));
+    if of_ours || is(command, EFFECT) || is(command, HAND_OVER) {
         return Err(Failure::Line(format!("ERR FENCE.CALL does not run {}", quoted(command))));
     }
     Ok(())

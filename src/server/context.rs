@@ -1,12 +1,15 @@
 //! The context of a call: which database, which flags, what to replicate, what to say in the log.
 
-use std::ffi::{CString, c_char};
+use std::ffi::{CStr, CString, c_char};
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
 use redis_module::raw;
 
 use super::api;
+
+/// The internal command `LF.LOG key log`: what happened to a key, as replicas and the AOF get it.
+pub(crate) const EFFECT: &CStr = c"LF.LOG";
 
 /// How loud a line in the server's log is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,13 +124,13 @@ impl Ctx {
         Text { ctx: self, raw }
     }
 
-    /// Sends `LF.LOG key log` to replicas and the AOF.
+    /// Sends [`EFFECT`] with key and log to replicas and the AOF.
     pub(crate) fn replicate_effect(self, key: Name<'_>, log: &[u8]) {
         // SAFETY: the format says a string object and a buffer with its length; both live through the call.
         unsafe {
             api!(RedisModule_Replicate(
                 self.raw(),
-                c"LF.LOG".as_ptr(),
+                EFFECT.as_ptr(),
                 c"sb".as_ptr(),
                 key.raw(),
                 log.as_ptr().cast::<c_char>(),

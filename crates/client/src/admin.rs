@@ -28,15 +28,14 @@ use std::time::Duration;
 pub use lockfence_core::ids::Mode;
 use lockfence_core::ids::Token;
 use lockfence_core::request::Break;
-use redis::Cmd;
 use tokio::task::JoinSet;
 
-use self::ask::{answered, is_of_that_key, names, states, strange};
+use self::ask::{answered, is_of_that_key, names, states};
 use crate::lockfence::Lockfence;
 use crate::node::Node;
 use crate::owner::Owner;
 use crate::quorum::Failure;
-use crate::wire::number;
+use crate::wire::{command_of, not_understood, number};
 
 /// How long an answer of a node may take unless it was said otherwise.
 const WITHIN: Duration = Duration::from_secs(5);
@@ -220,12 +219,9 @@ impl Admin {
             let order = order(node.name());
             async move {
                 let Some(order) = order? else { return Ok(0) };
-                let mut cmd = Cmd::new();
-                for word in order.words(&lock) {
-                    cmd.arg(word);
-                }
+                let cmd = command_of(order.words(&lock));
                 let ended = answered(node.send(cmd, &lock, within).await)?;
-                number(&ended).ok_or_else(|| strange(&ended))
+                number(&ended).ok_or_else(|| not_understood(&ended).into())
             }
         };
         self.at_all(lock, carry_out).await

@@ -46,17 +46,16 @@ impl Durability {
 
     /// Who vouched; `None` when there is no such lease any more.
     fn vouched(self, answer: Answer) -> Result<Option<Vouched>, Failure> {
-        let strange = |value: &Value| wire::not_understood(value);
         let answers = match answer? {
             Value::Array(answers) => answers,
-            other => return Err(strange(&other)),
+            other => return Err(wire::not_understood(&other)),
         };
         let mut answers = answers.into_iter();
         match answers.next() {
             Some(Value::Int(1)) => {}
             Some(Value::Int(0)) => return Ok(None),
             Some(Value::ServerError(error)) => return Err(wire::failure(&error)),
-            other => return Err(strange(&other.unwrap_or(Value::Nil))),
+            other => return Err(wire::not_understood(&other.unwrap_or(Value::Nil))),
         }
         let mut vouched = Vouched { replicas: 0, disk: false };
         if self.replicas > 0 {

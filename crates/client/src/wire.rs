@@ -3,7 +3,7 @@
 use lockfence_core::clock::Ttl;
 use lockfence_core::ids::{Mode, Owner, Token};
 use lockfence_core::request::{Acquire, Extend, Release, Wait};
-use redis::{ServerError, Value};
+use redis::{ServerError, ToRedisArgs, Value};
 
 use crate::line::Answer;
 use crate::quorum::{Command, Failure, FailureKind, OwnerId, Reply, Standing};
@@ -55,12 +55,17 @@ impl Subject {
             }
             Command::Look => vec![b"LOCK.INFO".to_vec(), self.lock.clone()],
         };
-        let mut cmd = redis::Cmd::new();
-        for word in words {
-            cmd.arg(word);
-        }
-        Some(cmd)
+        Some(command_of(words))
     }
+}
+
+/// The command that consists of these words.
+pub(crate) fn command_of(words: impl IntoIterator<Item = impl ToRedisArgs>) -> redis::Cmd {
+    let mut cmd = redis::Cmd::new();
+    for word in words {
+        cmd.arg(word);
+    }
+    cmd
 }
 
 /// What a server answered to `command`.

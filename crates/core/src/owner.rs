@@ -7,7 +7,7 @@
 use core::ops::Deref;
 
 /// Bytes of a packed name, beside its form and its length.
-const ROOM: usize = 16;
+pub(crate) const ROOM: usize = 16;
 /// Hex digits that fit.
 const DIGITS: usize = 32;
 /// Length of a UUID: 8, 4, 4, 4 and 12 hex digits, and dashes between them.
@@ -117,10 +117,11 @@ fn with_dashes(digits: &[u8; DIGITS]) -> [u8; UUID] {
     text
 }
 
-fn padded(bytes: &[u8]) -> [u8; UUID] {
-    let mut text = [0; UUID];
-    text.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
-    text
+/// These bytes, as far as there is room, and zeros behind them.
+pub(crate) fn padded<const TO: usize>(bytes: &[u8]) -> [u8; TO] {
+    let mut padded = [0; TO];
+    padded.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+    padded
 }
 
 /// An owner's name as a record keeps it.

@@ -179,10 +179,10 @@ impl<H: Clone> Turn<'_, H> {
     }
 
     fn fits(&self, mode: Mode) -> bool {
-        if self.lock.holder_count() == 0 {
+        let all = u64::try_from(self.lock.holder_count()).unwrap_or(u64::MAX);
+        if all == 0 {
             return true;
         }
-        let all = u64::try_from(self.lock.holder_count()).unwrap_or(u64::MAX);
         let live = self.lock.live_count(self.now.mono);
         mode.fits(self.lock.mode(), if planted::is(Bug::EndedCount) { all } else { live })
     }

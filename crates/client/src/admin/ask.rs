@@ -6,13 +6,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{Cmd, Value};
+use redis::Value;
 
 use super::{Holder, LockState, NoAnswer, Waiter};
 use crate::line::{Answer, Line};
 use crate::node::Node;
 use crate::quorum::{Failure, FailureKind};
-use crate::wire::{self, bytes, field, mode, number};
+use crate::wire::{self, bytes, command_of, field, mode, number};
 
 /// How many keys a node looks at for one answer to SCAN.
 const SCAN_COUNT: u64 = 1000;
@@ -35,7 +35,7 @@ pub(super) async fn names(
 
 /// Whatever the server says of that key: it is there, and knows the command.
 async fn ask_module(node: &Arc<Node>, key: &[u8], within: Duration) -> Result<(), NoAnswer> {
-    match node.send(command(&[b"LOCK.INFO", key]), key, within).await.unwrap_or_else(|_| Err(gone()))? {
+    match node.send(command_of([b"LOCK.INFO", key]), key, within).await.unwrap_or_else(|_| Err(gone()))? {
         Value::ServerError(error) if wire::line(&error).contains("unknown command") => {
             Err(wire::failure(&error).into())
         }
@@ -54,8 +54,8 @@ async fn scan(
     loop {
         let words: [&[u8]; 8] =
             [b"SCAN", &cursor, b"MATCH", pattern, b"COUNT", count.as_bytes(), b"TYPE", b"lockfence"];
-        let page = answered(server.send(command(&words).into(), within).await)?;
-        let (next, found) = scanned(&page).ok_or_else(|| strange(&page))?;
+        let page = answered(server.send(command_of(words).into(), within).await)?;
+        let (next, found) = scanned(&page).ok_or_else(|| wire::not_understood(&page))?;
         names.extend(found);
         if next == b"0" {
             return Ok(());
@@ -72,13 +72,13 @@ pub(super) async fn states(
     within: Duration,
 ) -> Vec<Result<Option<LockState>, NoAnswer>> {
     let count = count.to_string();
-    let question = |name: &[u8]| command(&[b"LOCK.INFO", name, b"FULL", b"COUNT", count.as_bytes()]);
+    let question = |name: &[u8]| command_of([b"LOCK.INFO", name, b"FULL", b"COUNT", count.as_bytes()]);
     let asked: Vec<_> = names.iter().map(|name| node.send(question(name), name, within)).collect();
     let mut found = Vec::new();
     for (name, answer) in names.iter().zip(asked) {
         found.push(answered(answer.await).and_then(|value| match value {
             Value::Nil => Ok(None),
-            value => state(name, &value).map(Some).ok_or_else(|| strange(&value)),
+            value => state(name, &value).map(Some).ok_or_else(|| wire::not_understood(&value).into()),
         }));
     }
     found
@@ -98,19 +98,6 @@ pub(super) fn answered<E>(answer: Result<Answer, E>) -> Result<Value, NoAnswer> 
 
 fn gone() -> Failure {
     Failure::new(FailureKind::Unknown, "the connection is gone")
-}
-
-fn command(words: &[&[u8]]) -> Cmd {
-    let mut cmd = Cmd::new();
-    for word in words {
-        cmd.arg(word);
-    }
-    cmd
-}
-
-pub(super) fn strange(value: &Value) -> NoAnswer {
-    Failure::new(FailureKind::NotUnderstood, format!("not an answer of lockfence: {}", wire::shape(value)))
-        .into()
 }
 
 fn scanned(page: &Value) -> Option<(Vec<u8>, Vec<Vec<u8>>)> {

@@ -18,7 +18,7 @@ mod late;
 mod note;
 mod queue;
 
-use lockfence_core::clock::Instant;
+use lockfence_core::clock::{Instant, sooner};
 use lockfence_core::ids::Mode;
 
 use self::ending::joined;
@@ -29,7 +29,7 @@ use super::give_back::Trace;
 use super::outbox::Outbox;
 use super::planted::Bug;
 use super::round::{Ballot, Round, Verdict};
-use super::{Effect, Failure, NodeId, OwnerId, PerNode, Reply, SendId, Settings, Standing, Turn, earliest};
+use super::{Effect, Failure, NodeId, OwnerId, PerNode, Reply, SendId, Settings, Standing, Turn};
 
 /// How long to wait for a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -205,7 +205,7 @@ impl Attempt {
             Phase::Over(_) => return self.late_deadline(),
         };
         let patience = if let Patience::Until(at) = self.patience { Some(at) } else { None };
-        earliest(earliest(Some(next), patience), self.late_deadline())
+        sooner(sooner(Some(next), patience), self.late_deadline())
     }
 
     /// Takes a reply.

@@ -5,10 +5,10 @@
 //! be on its way. It is repeated, ever more rarely, until the longest lease that could come of it has ended. Nobody need
 //! wait for that long: see [`GiveBack::is_settled`].
 
-use lockfence_core::clock::Instant;
+use lockfence_core::clock::{Instant, sooner};
 
 use super::outbox::Outbox;
-use super::{Command, Effect, NodeId, OwnerId, PerNode, Reply, SendId, Settings, Turn, earliest};
+use super::{Command, Effect, NodeId, OwnerId, PerNode, Reply, SendId, Settings, Turn};
 
 /// So many answers that nothing is there, one a moment after the other, are enough to rely on.
 const REFUSALS_ENOUGH: u32 = 2;
@@ -132,7 +132,7 @@ impl GiveBack {
             State::Due(at) => Some(at),
             State::Asked { by, .. } => Some(by),
         });
-        earliest(next.min(), Some(self.until))
+        sooner(next.min(), Some(self.until))
     }
 
     /// Takes a reply.

@@ -14,7 +14,7 @@
 mod losing;
 mod place;
 
-use lockfence_core::clock::Instant;
+use lockfence_core::clock::{Instant, sooner};
 use lockfence_core::ids::Mode;
 
 use self::place::{Ask, Lease, Open, Place};
@@ -22,9 +22,7 @@ use super::attempt::Grant;
 use super::give_back::Trace;
 use super::outbox::Outbox;
 use super::planted::Bug;
-use super::{
-    Command, Effect, Failure, FailureKind, NodeId, OwnerId, PerNode, Reply, SendId, Settings, Turn, earliest,
-};
+use super::{Command, Effect, Failure, FailureKind, NodeId, OwnerId, PerNode, Reply, SendId, Settings, Turn};
 use crate::owner::Owner;
 
 /// Why a lock was lost.
@@ -152,7 +150,7 @@ impl Hold {
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         match self.phase {
-            Phase::Held => earliest(self.renew_at, Some(self.valid_until)),
+            Phase::Held => sooner(self.renew_at, Some(self.valid_until)),
             Phase::Losing(until) => Some(until),
             Phase::Over(_) => None,
         }

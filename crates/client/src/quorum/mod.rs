@@ -313,11 +313,3 @@ impl Settings {
         self.ttl_ms.saturating_mul(1000)
     }
 }
-
-/// The earlier of two points, where there are any.
-fn earliest(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
-    match (one, other) {
-        (Some(one), Some(other)) => Some(one.min(other)),
-        (one, other) => one.or(other),
-    }
-}

@@ -7,16 +7,14 @@
 //! It must never count a reply to anything but its own requests: a lease that began before [`Round::started`] was read
 //! proves nothing.
 
-use lockfence_core::clock::Instant;
+use lockfence_core::clock::{Instant, sooner};
 use lockfence_core::ids::Mode;
 
 use super::give_back::Trace;
 use super::outbox::Outbox;
 use super::planted::Bug;
 use super::tally::{Vote, lowest_majority_token, vote};
-use super::{
-    Command, Failure, FailureKind, NodeId, OwnerId, PerNode, Reply, SendId, Settings, Standing, earliest,
-};
+use super::{Command, Failure, FailureKind, NodeId, OwnerId, PerNode, Reply, SendId, Settings, Standing};
 
 /// How a round stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -174,7 +172,7 @@ impl Round {
             _ => None,
         });
         let settle = if self.token.is_none() { self.settle_at } else { None };
-        earliest(open.min(), settle).map_or(self.valid_until, |at| at.min(self.valid_until))
+        sooner(open.min(), settle).map_or(self.valid_until, |at| at.min(self.valid_until))
     }
 
     /// How it stands.

@@ -1,8 +1,6 @@
 //! The library's questions and orders of an administrator, on real servers. What they look like for people:
 //! `tests/program`.
 
-use crate::common;
-
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -10,7 +8,7 @@ use lockfence_client::admin::{Admin, LockState, Mode, NoAnswer};
 use lockfence_client::{Lockfence, Lost, Options};
 use lockfence_testkit::{Cluster, Server, ServerKind, cmd, server_tests};
 
-use common::{LONG, run};
+use crate::common::{LONG, run};
 
 fn client(servers: &[Server]) -> Lockfence {
     let nodes = servers.iter().fold(Lockfence::builder(), |builder, server| builder.node(server.url()));

@@ -3,8 +3,6 @@
 //! No lock and no waiter may be left behind: soon where the nodes answer, and after one ttl at the latest. Leases are ten
 //! minutes here where "soon" is asked for, so that nothing that ends with its lease can pass.
 
-use crate::common;
-
 use std::future::poll_fn;
 use std::pin::pin;
 use std::task::Poll;
@@ -14,7 +12,7 @@ use lockfence_client::{Error, Held, Lockfence, Options, Released};
 use lockfence_testkit::{Direction, Proxy, Server, ServerKind, cmd, server_tests, wait_until};
 use tokio::task::JoinHandle;
 
-use common::{LONG, run, runtime};
+use crate::common::{LONG, run, runtime};
 
 /// Nothing may be left after that, on a busy machine; a small part of the ttl.
 const SOON: Duration = Duration::from_secs(20);

@@ -2,14 +2,12 @@
 //!
 //! A client is connected when the count begins: a connection is made once, its requests are those of the lock.
 
-use crate::common;
-
 use std::time::Duration;
 
 use lockfence_client::{Error, Held, Lockfence, Options, Released};
 use lockfence_testkit::{Proxy, Server, ServerKind, cmd, server_tests, wait_until};
 
-use common::{LONG, run};
+use crate::common::{LONG, run};
 
 /// Far above what any test takes: nothing is renewed meanwhile.
 const TTL: Duration = Duration::from_secs(600);

@@ -12,6 +12,7 @@ use crate::clock::{Instant, Now, Wall};
 use crate::event::{Event, Lease};
 use crate::limits;
 use crate::lock::Lock;
+use crate::owner::padded;
 use crate::token::Floor;
 
 // 1 to 3 have had another form.
@@ -188,9 +189,7 @@ fn put_token(out: &mut Vec<u8>, token: u64) {
 }
 
 fn read_token(reader: &mut Reader<'_>) -> Result<u64, Corrupt> {
-    let mut bytes = [0; 8];
-    bytes.iter_mut().zip(reader.take(TOKEN_BYTES)?).for_each(|(to, from)| *to = *from);
-    let token = u64::from_le_bytes(bytes);
+    let token = u64::from_le_bytes(padded(reader.take(TOKEN_BYTES)?));
     if (1..=limits::TOKEN_MAX).contains(&token) { Ok(token) } else { Err(Corrupt::OutOfBounds("token")) }
 }
 

@@ -7,11 +7,12 @@ use alloc::vec::Vec;
 
 use super::{Corrupt, Reader, put_bytes};
 use crate::limits;
-use crate::owner::{Form, OwnerName, Packed, Spells, UUID_LEN};
+use crate::owner::{Form, OwnerName, Packed, ROOM, Spells, UUID_LEN, padded};
 
 /// Forms of up to so many bytes as they are.
-const PLAIN_MAX: u8 = 16;
-/// A form above [`PLAIN_MAX`] and up to here stands for its number, less this, of bytes that hex digits spell.
+const PLAIN_MAX: u8 = ROOM as u8;
+/// These stand for their number, less [`HEX_LESS`], of bytes that hex digits spell.
+const HEX_MIN: u8 = 17;
 const HEX_MAX: u8 = 24;
 const HEX_LESS: u8 = 8;
 const UUID: u8 = 25;
@@ -23,7 +24,7 @@ pub(super) fn put_name(out: &mut Vec<u8>, name: OwnerName<'_>) {
             let (form, len) = match spells {
                 Spells::Plain => (len, len),
                 Spells::Hex => ((len / 2).saturating_add(HEX_LESS), len / 2),
-                Spells::Uuid => (UUID, PLAIN_MAX),
+                Spells::Uuid => (UUID, ROOM as u8),
             };
             out.push(form);
             out.extend_from_slice(bytes.get(..usize::from(len)).unwrap_or_default());
@@ -40,13 +41,13 @@ pub(super) fn read_name<'a>(reader: &mut Reader<'a>) -> Result<OwnerName<'a>, Co
     let form = reader.byte()?;
     Ok(match form {
         1..=PLAIN_MAX => OwnerName::new(reader.take(usize::from(form))?),
-        ..=HEX_MAX if form > PLAIN_MAX => {
+        HEX_MIN..=HEX_MAX => {
             let len = form.saturating_sub(HEX_LESS);
             let bytes = padded(reader.take(usize::from(len))?);
             OwnerName(Form::Packed(Packed { spells: Spells::Hex, len: len.saturating_mul(2), bytes }))
         }
         UUID => {
-            let bytes = padded(reader.take(usize::from(PLAIN_MAX))?);
+            let bytes = padded(reader.take(ROOM)?);
             OwnerName(Form::Packed(Packed { spells: Spells::Uuid, len: UUID_LEN, bytes }))
         }
         LONG => {
@@ -58,10 +59,4 @@ pub(super) fn read_name<'a>(reader: &mut Reader<'a>) -> Result<OwnerName<'a>, Co
         }
         _ => return Err(WRONG),
     })
-}
-
-fn padded(bytes: &[u8]) -> [u8; PLAIN_MAX as usize] {
-    let mut padded = [0; PLAIN_MAX as usize];
-    padded.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
-    padded
 }
