@@ -8,6 +8,7 @@ use lockfence_core::queue::Outcome;
 use redis_module::raw;
 
 use crate::arrivals;
+use crate::audience;
 use crate::boundary::guard;
 use crate::clock;
 use crate::expiry;
@@ -34,9 +35,10 @@ pub(crate) fn hear_of_new_keys(ctx: Ctx) {
 
 /// Subscribes to all of it.
 pub(crate) fn subscribe(ctx: Ctx) -> bool {
-    let handlers: [(u64, raw::RedisModuleEventCallback); 7] = [
+    let handlers: [(u64, raw::RedisModuleEventCallback); 8] = [
         (raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED, Some(role_changed)),
         (raw::REDISMODULE_EVENT_LOADING, Some(loading)),
+        (raw::REDISMODULE_EVENT_FORK_CHILD, Some(forked)),
         (raw::REDISMODULE_EVENT_FLUSHDB, Some(flushed)),
         (raw::REDISMODULE_EVENT_SWAPDB, Some(swapped)),
         (raw::REDISMODULE_EVENT_CRON_LOOP, Some(cron)),
@@ -63,6 +65,7 @@ unsafe extern "C" fn role_changed(
     _data: *mut c_void,
 ) {
     guard(|| {
+        audience::changed();
         // SAFETY: the server passes a context.
         let ctx = unsafe { Ctx::new(ctx) };
         if now == raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_MASTER {
@@ -84,6 +87,7 @@ unsafe extern "C" fn loading(
     step: u64,
     _data: *mut c_void,
 ) {
+    guard(audience::changed);
     if step != raw::REDISMODULE_SUBEVENT_LOADING_ENDED {
         return;
     }
@@ -93,6 +97,16 @@ unsafe extern "C" fn loading(
         // SAFETY: the server passes a context.
         expiry::arm(unsafe { Ctx::new(ctx) }, now.mono);
     });
+}
+
+/// A child has been forked, or has ended. In the server itself: the child is told nothing.
+unsafe extern "C" fn forked(
+    _ctx: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    _step: u64,
+    _data: *mut c_void,
+) {
+    guard(audience::changed);
 }
 
 unsafe extern "C" fn flushed(

@@ -5,6 +5,7 @@
 #![deny(unsafe_code)]
 
 mod arrivals;
+mod audience;
 #[allow(unsafe_code, reason = "the boundary with C")]
 mod boundary;
 mod clock;

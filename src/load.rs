@@ -8,7 +8,7 @@ use redis_module::raw;
 
 use crate::boundary::guard;
 use crate::config::{self, Config};
-use crate::server::{Ctx, Level, Name, api, missing, prepare_to_forget, set_kinds};
+use crate::server::{self, Ctx, Level, Name, api, missing, prepare_to_forget, set_kinds};
 use crate::{clock, events, expiry, info, key_type, registration, state};
 
 /// Reports errors of reading instead of ending the server; async loading is fine: nothing is kept of a data set that
@@ -121,8 +121,7 @@ fn start(ctx: Ctx) {
 }
 
 fn server_version() -> String {
-    // SAFETY: the static is copied out; the function takes nothing.
-    let number = unsafe { raw::RedisModule_GetServerVersion.map_or(0, |version| version()) };
+    let number = server::version();
     if number == 0 {
         return "an older one".to_owned();
     }

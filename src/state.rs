@@ -17,6 +17,7 @@ use lockfence_core::room::Room;
 use lockfence_core::token::{Issuer, TokenSource};
 use lockfence_core::wheel::Wheel;
 
+use crate::audience::Audience;
 use crate::commands::InnerVerdict;
 use crate::config::Config;
 use crate::key_type::LockRecord;
@@ -89,6 +90,7 @@ pub(crate) struct State {
     pub(crate) spare_log: Log,
     /// The floor that replicas have been told for certain.
     pub(crate) announced_floor: u64,
+    pub(crate) audience: Audience,
     /// Set while the module itself runs one of its internal commands.
     pub(crate) running_own: bool,
     /// What FENCE.CALL knows of commands it was asked to run.
@@ -131,6 +133,7 @@ static STATE: LazyLock<MainThread> = LazyLock::new(|| {
         arrived: Vec::new(),
         spare_log: Log::default(),
         announced_floor: 0,
+        audience: Audience::Unknown,
         running_own: false,
         inner_commands: HashMap::new(),
         stats: Stats::default(),

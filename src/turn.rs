@@ -13,7 +13,7 @@ use crate::key_type::LockRecord;
 use crate::reply::Failure;
 use crate::server::{Blocked, Ctx, Key, Slot};
 use crate::state::{self, State};
-use crate::{expiry, waiters};
+use crate::{audience, expiry, waiters};
 
 /// After a turn whoever could be served has been. A queue is not looked at again sooner than after this, so that nothing
 /// can keep the timer busy: 1 ms.
@@ -57,7 +57,7 @@ pub(crate) fn at_lock<R>(
             key.set_lock(fresh);
         }
         if !(planted::is(Bug::TimerUnreplicated) && state::with(|state| state.running_own)) {
-            ctx.replicate_effect(key.name(), log.bytes());
+            audience::send(ctx, key.name(), log.bytes());
         }
         ctx.signal_modified(key.name());
     }

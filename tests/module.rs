@@ -18,6 +18,7 @@ mod durable;
 mod acl;
 mod acquire;
 mod aof;
+mod audience;
 mod boundary;
 mod clients;
 mod clock;

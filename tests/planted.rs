@@ -159,6 +159,45 @@ fn told_of_delete(kind: ServerKind, bug: Bug) -> Found {
     }
 }
 
+/// G6: a replica that comes after the first effects that nobody got. (Only on servers where effects are left out.)
+fn first_replica(kind: ServerKind, bug: Bug) -> Found {
+    let (primary, replica) = (with_bug(kind, bug).start(), Server::start(kind));
+    let mut conn = primary.connect();
+    acquire(&mut conn, "lock", "before", 600_000);
+    replica.replicate_from(&primary);
+    replica.wait_in_sync(&primary);
+    acquire(&mut conn, "another", "after", 600_000);
+    replica.wait_in_sync(&primary);
+    same_digest(&primary, &replica)
+}
+
+/// G6: an AOF that is turned on after the first effects that nobody got.
+fn late_aof(kind: ServerKind, bug: Bug) -> Found {
+    let server = with_bug(kind, bug).arg("appendfsync", "always").start();
+    let mut conn = server.connect();
+    acquire(&mut conn, "lock", "before", 600_000);
+    server.config_set("appendonly", "yes");
+    let rewriting = || server.info("persistence")["aof_rewrite_in_progress"].clone();
+    wait_until("the AOF to be whole", PATIENCE, rewriting, |rewriting| rewriting == "0");
+    acquire(&mut conn, "another", "after", 600_000);
+    cmd!(conn, "CONFIG", "REWRITE").ok();
+    let before = server.digest();
+    server.kill9();
+    server.restart();
+    if server.digest() == before { Ok(()) } else { Err("the AOF lacks something".to_owned()) }
+}
+
+/// Later servers are told every effect, whatever the audience is taken for.
+#[test]
+fn an_audience_that_is_asked_for_once_is_found() {
+    let kind = ServerKind::Redis70;
+    for scenario in [first_replica as fn(ServerKind, Bug) -> Found, late_aof] {
+        if kind.present() {
+            bites(kind, Bug::AudienceKept, scenario);
+        }
+    }
+}
+
 server_tests! {
     /// "effect missing on the timer path"
     fn an_unreplicated_hand_over_is_found(kind: ServerKind) {

@@ -145,9 +145,16 @@ impl Ctx {
         unsafe { api!(RedisModule_Replicate(self.raw(), c"DEL".as_ptr(), c"s".as_ptr(), key.raw())) };
     }
 
+    /// Sends the command that is running, as it came. In the context of a command only.
     pub(crate) fn replicate_verbatim(self) {
         // SAFETY: the context is that of a command.
         unsafe { api!(RedisModule_ReplicateVerbatim(self.raw())) };
+    }
+
+    /// Counts a change for the save points of the RDB, where nobody gets anything: that is all that is left of
+    /// replicating then. In the context of a command only.
+    pub(crate) fn count_change(self) {
+        self.replicate_verbatim();
     }
 
     /// Tells WATCH and client-side caches that a key has changed.

@@ -60,6 +60,8 @@ pub enum Bug {
     LookedAtLate = 23,
     /// BREAK ends all holders, whatever MAXTOKEN says.
     BreakEndsAll = 24,
+    /// In the module: who gets effects is asked once only.
+    AudienceKept = 25,
 }
 
 #[cfg(feature = "planted")]
