@@ -53,17 +53,18 @@ impl Seen {
 }
 
 pub(crate) fn measure(kind: ServerKind, rounds: usize, report: &mut Report) {
-    pipelined(kind, rounds, report);
+    pipelined(kind, "pipelined", &[], rounds, report);
+    pipelined(kind, "pipelined, with an AOF", &[("appendonly", "yes")], rounds, report);
     one_by_one(kind, rounds, report);
 }
 
 /// New names all the time, as an application has them, in a keyspace that grows to some hundred thousand keys: a name
 /// used once more would find warm caches and a table of the right size. Each side has servers of its own, so that their
 /// keyspaces hold what they would hold in use: locks alone, or plain keys and their TTLs.
-fn pipelined(kind: ServerKind, rounds: usize, report: &mut Report) {
+fn pipelined(kind: ServerKind, how: &str, settings: &[(&str, &str)], rounds: usize, report: &mut Report) {
     let mut all = [Seen::default(), Seen::default()];
     for pair in 0..PAIRS {
-        let mut sides = [Side::Lockfence, Side::Set].map(|side| Station::start(kind, side));
+        let mut sides = [Side::Lockfence, Side::Set].map(|side| Station::start(kind, settings, side));
         for round in 0..WARM_UP + rounds.div_ceil(PAIRS) {
             // Each side is first in turn.
             let first = (pair + round) % 2;
@@ -73,7 +74,7 @@ fn pipelined(kind: ServerKind, rounds: usize, report: &mut Report) {
             }
         }
     }
-    rows(kind, "pipelined", all, report);
+    rows(kind, how, all, report);
 }
 
 /// One side of the comparison, with its server.
@@ -85,8 +86,10 @@ struct Station {
 }
 
 impl Station {
-    fn start(kind: ServerKind, side: Side) -> Self {
-        let server = Server::start(kind);
+    fn start(kind: ServerKind, settings: &[(&str, &str)], side: Side) -> Self {
+        let builder = Server::builder(kind);
+        let server =
+            settings.iter().fold(builder, |builder, (name, value)| builder.arg(name, *value)).start();
         let wires = (0..CONNECTIONS).map(|_| Wire::to(&server)).collect();
         Self { side, server, wires, next: 0 }
     }
