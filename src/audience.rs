@@ -12,7 +12,8 @@
 //!   replica makes one under a new replication ID, which it learns at the fork;
 //! - the backlog was made while this server was a replica itself, or was loading.
 //!
-//! So it is asked again after each of those ([`changed`]).
+//! So it is asked again after each of those ([`changed`]), and after each change of settings: an AOF that is turned on may
+//! have to wait for its fork.
 
 use std::ffi::CStr;
 use std::ops::Range;

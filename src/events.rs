@@ -166,6 +166,7 @@ unsafe extern "C" fn config_changed(
     data: *mut c_void,
 ) {
     guard(|| {
+        audience::changed();
         // SAFETY: the server passes a context, and this structure, whose names are C strings.
         let names: Vec<Vec<u8>> = unsafe {
             let Some(info) = data.cast::<raw::RedisModuleConfigChange>().as_ref() else { return };
