@@ -4,16 +4,17 @@
 //! what a lock costs. `SET` pays nothing then, and neither do locks on a server whose ways are known.
 //!
 //! # Why no effect is missed
-//! [`nobody`] asks for just what the server itself goes by (`shouldPropagate`, server.c). Once that has said no, somebody
-//! can begin to matter in these ways only, and the server tells each of them before the next command:
-//! - a replica gets a snapshot, or the AOF a new base: a child is forked for it, and what was done before is in it. Until
-//!   then a replica that has connected is fed nothing, and no effect goes into the AOF;
-//! - a replica goes on where it was: that takes a backlog, with which nobody would not have been the answer. The first
-//!   replica makes one under a new replication ID, which it learns at the fork;
-//! - the backlog was made while this server was a replica itself, or was loading.
+//! [`nobody`] asks for just what the server itself goes by (`shouldPropagate`, server.c): no replica, no backlog, no AOF.
+//! An effect after that matters to those alone who have the data as they were before it and go on from there. They have
+//! them from
+//! - a child: the snapshot for a replica, the new base of an AOF;
+//! - a snapshot that the server wrote by itself (SAVE, FLUSHALL), which names its place in a history. It does so only once
+//!   there is a backlog; the first replica begins one, under a new replication ID, long before a child is forked for it;
+//! - the time when this server was a replica itself, or from the file that it has loaded.
 //!
-//! So it is asked again after each of those ([`changed`]), and after each change of settings: an AOF that is turned on may
-//! have to wait for its fork.
+//! The module is told of each of these before the next command, and asks again ([`changed`]); so it does after CONFIG SET: an
+//! AOF that is turned on may have to wait for its child. What happens *within* a unit (MULTI, a script, another module's
+//! command) may come after one of these and be sent with what came before it: there every effect is made.
 
 use std::ffi::CStr;
 use std::ops::Range;
@@ -44,14 +45,15 @@ pub(crate) fn changed() {
     }
 }
 
-/// Sends to replicas and the AOF what a command did to a key. For the context of a command only.
+/// Sends to replicas and the AOF what a command did to a key. For the context of a command only: where the effect is left
+/// out the server takes the command itself for it, and drops that.
 pub(crate) fn send(ctx: Ctx, key: Name<'_>, log: &[u8]) {
     let mut audience = state::with(|state| state.audience);
     if audience == Audience::Unknown {
         audience = if nobody() { Audience::Nobody } else { Audience::Somebody };
         state::with(|state| state.audience = audience);
     }
-    if audience == Audience::Nobody {
+    if audience == Audience::Nobody && ctx.is_plain_command() {
         ctx.count_change();
     } else {
         ctx.replicate_effect(key, log);

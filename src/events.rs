@@ -35,10 +35,11 @@ pub(crate) fn hear_of_new_keys(ctx: Ctx) {
 
 /// Subscribes to all of it.
 pub(crate) fn subscribe(ctx: Ctx) -> bool {
-    let handlers: [(u64, raw::RedisModuleEventCallback); 8] = [
+    let handlers: [(u64, raw::RedisModuleEventCallback); 9] = [
         (raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED, Some(role_changed)),
         (raw::REDISMODULE_EVENT_LOADING, Some(loading)),
-        (raw::REDISMODULE_EVENT_FORK_CHILD, Some(forked)),
+        (raw::REDISMODULE_EVENT_FORK_CHILD, Some(saving)),
+        (raw::REDISMODULE_EVENT_PERSISTENCE, Some(saving)),
         (raw::REDISMODULE_EVENT_FLUSHDB, Some(flushed)),
         (raw::REDISMODULE_EVENT_SWAPDB, Some(swapped)),
         (raw::REDISMODULE_EVENT_CRON_LOOP, Some(cron)),
@@ -99,8 +100,8 @@ unsafe extern "C" fn loading(
     });
 }
 
-/// A child has been forked, or has ended. In the server itself: the child is told nothing.
-unsafe extern "C" fn forked(
+/// A child has been forked, or the server begins to save by itself; or that has ended.
+unsafe extern "C" fn saving(
     _ctx: *mut raw::RedisModuleCtx,
     _event: raw::RedisModuleEvent,
     _step: u64,

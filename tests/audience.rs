@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use durable::{PATIENCE, acquire, look, save_in_background};
 use lockfence_testkit::{
-    Conn, Proxy, Server, ServerBuilder, ServerKind, cmd, server_tests, wait_for, wait_until,
+    Conn, Proxy, Server, ServerBuilder, ServerKind, cmd, send, server_tests, wait_for, wait_until,
 };
 
 const LONG_MS: u64 = 600_000;
@@ -88,6 +88,32 @@ fn assert_nothing_missed(primary: &Server, replica: &Server, rounds: u64) {
 fn with_slow_children(kind: ServerKind, diskless: &str, delay_s: u64) -> Server {
     let builder = Server::builder(kind).arg("repl-diskless-sync", diskless);
     builder.arg("repl-diskless-sync-delay", delay_s).arg("rdb-key-save-delay", 500).start()
+}
+
+/// A replica asks for all there is, and has gone before a child is forked for it: the server has a history now.
+#[track_caller]
+fn begin_history(primary: &Server) {
+    let mut gone = primary.connect();
+    cmd!(gone, "REPLCONF", "capa", "eof", "capa", "psync2").ok();
+    send!(gone, "PSYNC", "?", "-1");
+    let known = || replicas(primary);
+    wait_until("the replica to be known", PATIENCE, known, |known| known == "1");
+    drop(gone);
+    wait_until("the replica to be gone", PATIENCE, known, |known| known == "0");
+}
+
+/// A server that starts from the primary's snapshot, as its replica.
+#[track_caller]
+fn with_snapshot_of(kind: ServerKind, primary: &Server) -> Server {
+    let server = Server::start(kind);
+    server.kill9();
+    std::fs::copy(primary.dir().join("dump.rdb"), server.dir().join("dump.rdb")).expect("a copy");
+    let settings = server.dir().join("redis.conf");
+    let mut text = std::fs::read_to_string(&settings).expect("its settings");
+    text.push_str(&format!("replicaof 127.0.0.1 {}\n", primary.port()));
+    std::fs::write(&settings, text).expect("its settings");
+    server.restart();
+    server
 }
 
 /// Waits until a child writes an RDB.
@@ -257,6 +283,52 @@ server_tests! {
         replica.wait_in_sync(&primary);
         load.goes_on();
         assert_nothing_missed_at_the_end(&primary, &[&replica], load);
+    }
+
+    /// A snapshot that the server writes by itself, without a child, names a place in a history that began with a replica
+    /// for which no child was forked either. Who has it goes on from there.
+    fn who_has_a_snapshot_that_was_made_without_a_child_misses_nothing(kind: ServerKind) {
+        for save in [&["SAVE"][..], &["FLUSHALL"]] {
+            let builder = Server::builder(kind).arg("repl-diskless-sync", "yes");
+            let primary =
+                builder.arg("repl-diskless-sync-delay", 3_600).config_line("save 3600 1000000").start();
+            let mut conn = primary.connect();
+            acquire(&mut conn, "before", "me", LONG_MS);
+            begin_history(&primary);
+            conn.cmd(save).ok();
+            // None of these may be left out, of whatever unit they are.
+            let load = Load::on(&primary);
+            cmd!(conn, "MULTI").ok();
+            cmd!(conn, "LOCK.ACQUIRE", "in one unit", "me", LONG_MS).no_err();
+            cmd!(conn, "EXEC").no_err();
+            let replica = with_snapshot_of(kind, &primary);
+            replica.wait_in_sync(&primary);
+            load.goes_on();
+            assert_nothing_missed_at_the_end(&primary, &[&replica], load);
+            assert_eq!(primary.info("stats")["sync_partial_ok"], "1", "it went on where the snapshot ends");
+            assert_eq!(primary.info("stats")["total_forks"], "0");
+        }
+    }
+
+    /// The same in a unit that saves on its way: what it did before has not been left out, it is done with.
+    fn a_unit_that_saves_is_told_as_it_was(kind: ServerKind) {
+        let builder = Server::builder(kind).arg("repl-diskless-sync", "yes");
+        let primary = builder.arg("repl-diskless-sync-delay", 3_600).config_line("save 3600 1000000").start();
+        let mut conn = primary.connect();
+        acquire(&mut conn, "before", "me", LONG_MS);
+        begin_history(&primary);
+        cmd!(conn, "MULTI").ok();
+        for lock in ["early", "late"] {
+            cmd!(conn, "LOCK.ACQUIRE", lock, "me", LONG_MS).no_err();
+            if lock == "early" {
+                cmd!(conn, "FLUSHALL").no_err();
+            }
+        }
+        cmd!(conn, "EXEC").no_err();
+        let replica = with_snapshot_of(kind, &primary);
+        assert_same_data(&primary, &replica);
+        let log = replica.log();
+        assert!(!log.contains("sending an error to its master"), "{log}");
     }
 
     /// AOF turned on at run time, at once.
