@@ -292,6 +292,24 @@ server_tests! {
         cmd!(server.connect(), "LOCK.ACQUIRE", "other", "x", 10).token();
     }
 
+    /// Who waits in the quarantine for a lock without a record is seen all the same.
+    fn those_who_wait_without_a_record_are_seen(kind: ServerKind) {
+        let server = Server::builder(kind).arg("lockfence.quarantine-ms", 60_000).start();
+        let mut conn = server.connect();
+        let mut client = server.connect();
+        send!(client, "LOCK.ACQUIRE", "lock", "w", LONG_MS, "WAIT", 0);
+        server.wait_blocked_clients(1);
+        let seen = cmd!(conn, "LOCK.INFO", "lock", "FULL").no_err();
+        assert_eq!((seen.field("state").text(), seen.field("waiters").int()), ("free".to_owned(), 1));
+        assert_eq!((seen.field("counter").int(), seen.field("grants").int()), (0, 0));
+        assert!(seen.field("owner").is_nil() && seen.field("token").is_nil());
+        assert_eq!(seen.field("waiter-list").items()[0].field("owner").text(), "w");
+        assert_eq!(cmd!(conn, "EXISTS", "lock").int(), 0);
+        drop(client);
+        server.wait_blocked_clients(0);
+        cmd!(conn, "LOCK.INFO", "lock").nil();
+    }
+
     /// In the quarantine a holder known to be live may ask again, extend and release; nobody else is granted, not even
     /// by its release.
     fn a_live_holder_goes_on_in_the_quarantine(kind: ServerKind) {

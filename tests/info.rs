@@ -175,7 +175,7 @@ server_tests! {
         let bad: [(&[&str], &str); 9] = [
             (&["full", "bogus"], "bogus"),
             (&["bogus"], "bogus"),
-            (&["COUNT", "1"], "COUNT"),
+            (&["COUNT", "1"], "COUNT needs FULL"),
             (&["FULL", "COUNT"], "COUNT"),
             (&["FULL", "COUNT", "-1"], "COUNT"),
             (&["FULL", "COUNT", "1.5"], "COUNT"),

@@ -347,8 +347,6 @@ server_tests! {
         let replica = Server::builder(kind).arg("repl-diskless-load", "swapdb").start();
         let mut here = replica.connect();
         let old = cmd!(here, "LOCK.ACQUIRE", "old", "a", LONG_MS).token();
-        cmd!(here, "LOCK.ACQUIRE", "both", "a", 400).token();
-        let client = waiter(&replica, "both", "b", LONG_MS, 1);
 
         // A primary that dies while it sends its data: the replica keeps or loses the old as a whole, and lives.
         let dying = Server::builder(kind).arg("rdb-key-save-delay", 2000).start();
@@ -356,6 +354,10 @@ server_tests! {
         for index in 0..2000 {
             cmd!(there, "LOCK.ACQUIRE", format!("new{index}"), "n", LONG_MS).token();
         }
+        // Long enough to last until then.
+        let (lease_ms, taken) = (3_000, Instant::now());
+        cmd!(here, "LOCK.ACQUIRE", "both", "a", lease_ms).token();
+        let client = waiter(&replica, "both", "b", LONG_MS, 1);
         replica.replicate_from(&dying);
         assert_sent_away(client);
         let syncing = || replica.info("replication")["master_sync_in_progress"].clone();
@@ -369,6 +371,8 @@ server_tests! {
         let both = cmd!(there, "LOCK.ACQUIRE", "both", "z", LONG_MS).token();
         replica.replicate_from(&primary);
         assert_same_data(&primary, &replica);
+        let over = Duration::from_millis(lease_ms + 200);
+        std::thread::sleep(over.saturating_sub(taken.elapsed()));
         let mut here = replica.connect();
         assert!(cmd!(here, "LOCK.INFO", "old").is_nil());
         assert_eq!(info(&mut here, "both").field("token").token(), both);

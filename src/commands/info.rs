@@ -19,22 +19,25 @@ pub(crate) fn run(call: &Call<'_>) -> Result<(), Failure> {
     let request = Info::parse(call.words)?;
     let name = call.key()?;
     let mut key = Key::to_read(call.ctx, name);
-    let record = match key.slot() {
-        Slot::Lock(record) => record,
-        Slot::Empty => {
-            call.ctx.reply_null();
-            return Ok(());
-        }
+    // Who waits through the quarantine may wait for a lock that has no record.
+    let none = Lock::default();
+    let (lock, stands) = match key.slot() {
+        Slot::Lock(record) => (&record.lock, true),
+        Slot::Empty => (&none, false),
         Slot::Fence(_) | Slot::Other => return Err(Failure::WrongType),
     };
     let now = clock::now().mono;
     state::with(|state| {
         let queue = state.room.queue(call.ctx.db(), name.bytes());
+        if !stands && queue.is_none() {
+            call.ctx.reply_null();
+            return;
+        }
         call.ctx.reply_map(FIELDS.saturating_add(if request.full.is_some() { FULL_FIELDS } else { 0 }));
-        summary(call.ctx, &record.lock, queue, now);
+        summary(call.ctx, lock, queue, now);
         if let Some(count) = request.full {
             let count = usize::try_from(count).unwrap_or(usize::MAX);
-            holders(call.ctx, &record.lock, count, now);
+            holders(call.ctx, lock, count, now);
             waiters(call.ctx, queue, count, now);
         }
     });

@@ -18,6 +18,7 @@ use redis::{Cmd, ErrorKind, Pipeline, RedisResult, ServerError, Value};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
+use crate::clock;
 use crate::dial::Dialer;
 use crate::identity::Identity;
 use crate::quorum::{Failure, FailureKind};
@@ -312,7 +313,7 @@ fn outcome(answer: RedisResult<Value>) -> Answer {
 }
 
 fn no_answer(within: Duration) -> Failure {
-    Failure::new(FailureKind::Unknown, format!("no answer within {within:?}"))
+    Failure::new(FailureKind::Unknown, format!("no answer within {}", clock::told(within)))
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{ConnectionInfo, Value};
 use tokio::task::JoinSet;
 
+use crate::clock;
 use crate::dial::{at, open};
 use crate::quorum::{Failure, FailureKind};
 use crate::wire::line;
@@ -102,7 +103,7 @@ async fn command(
 ) -> Result<Value, Failure> {
     match tokio::time::timeout(within, connection.send_packed_command(&cmd)).await {
         Ok(answer) => answer.map_err(|error| not_sent(error.to_string())),
-        Err(_) => Err(not_sent(format!("no answer within {within:?}"))),
+        Err(_) => Err(not_sent(format!("no answer within {}", clock::told(within)))),
     }
 }
 

@@ -16,6 +16,8 @@ pub enum Refusal {
     OptionTwice(&'static str),
     /// An option stands last and lacks its value.
     OptionWithoutValue(&'static str),
+    /// An option stands without the other that it belongs to.
+    OptionNeeds(&'static str, &'static str),
     /// Two options that exclude each other.
     OptionsConflict(&'static str, &'static str),
     /// Too few or too many words. Holds the command's name, in lower case.
@@ -96,6 +98,7 @@ impl Refusal {
             Self::UnknownOption(word) => format!("ERR unknown option {word}"),
             Self::OptionTwice(name) => format!("ERR option {name} is given twice"),
             Self::OptionWithoutValue(name) => format!("ERR option {name} needs a value"),
+            Self::OptionNeeds(name, other) => format!("ERR option {name} needs {other} before it"),
             Self::OptionsConflict(one, other) => format!("ERR options {one} and {other} exclude each other"),
             Self::WrongArity(command) => format!("ERR wrong number of arguments for '{command}' command"),
             Self::BadNumber { what, min, max } => {

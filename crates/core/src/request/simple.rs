@@ -98,6 +98,9 @@ impl Info {
     /// A refusal that names the offending word.
     pub fn parse(words: &[&[u8]]) -> Result<Self, Refusal> {
         let [first, rest @ ..] = words else { return Ok(Self { full: None }) };
+        if is(first, "COUNT") {
+            return Err(Refusal::OptionNeeds("COUNT", "FULL"));
+        }
         if !is(first, "FULL") {
             return Err(Refusal::UnknownOption(quoted(first)));
         }
