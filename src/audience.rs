@@ -1,76 +1,81 @@
-//! Who gets the effects of commands: replicas, the replication backlog, the AOF; or nobody, and then none is made.
+//! Who gets what commands do to locks: replicas, the replication backlog, the AOF; or nobody, and then no effect is made.
 //!
 //! A server that has nobody to tell drops an effect, but only after it has looked up its name and copied it: a fifth of
 //! what a lock costs. `SET` pays nothing then, and neither do locks on a server whose ways are known.
 //!
 //! # Why no effect is missed
-//! [`nobody`] asks for just what the server itself goes by (`shouldPropagate`, server.c): no replica, no backlog, no AOF.
-//! An effect after that matters to those alone who have the data as they were before it and go on from there. They have
-//! them from
+//! [`ask`] goes by just what the server itself goes by (`shouldPropagate`, server.c): no replica, no backlog, no AOF. What
+//! is done after that matters only to who has the data as they were before it and goes on from there. They come from
 //! - a child: the snapshot for a replica, the new base of an AOF;
-//! - a snapshot that the server wrote by itself (SAVE, FLUSHALL), which names its place in a history. It does so only once
-//!   there is a backlog; the first replica begins one, under a new replication ID, long before a child is forked for it;
-//! - the time when this server was a replica itself, or from the file that it has loaded.
+//! - a snapshot that the server writes by itself (SAVE, FLUSHALL) and that names its place in a history. It does so only
+//!   once there is a backlog; the first replica begins one, under a new replication ID, before its child is forked;
+//! - the time when this server was a replica itself, or the file that it has loaded.
 //!
-//! The module is told of each of these before the next command, and asks again ([`changed`]); so it does after CONFIG SET: an
-//! AOF that is turned on may have to wait for its child. What happens *within* a unit (MULTI, a script, another module's
-//! command) may come after one of these and be sent with what came before it: there every effect is made.
+//! The module is told of each of these before the next command, and asks again ([`ask_again`]); so it does after CONFIG
+//! SET: an AOF that is turned on may have to wait for its child.
+//!
+//! Where an effect is left out the server is given the command itself. Mostly it drops that. Between the first replica's
+//! arrival and its child it puts it into the backlog, where nobody goes on from so early a place. But a unit of several
+//! commands is sent as a whole when it is over, also behind a snapshot that was written in the middle of it: in
+//! transactions, scripts and what other modules run every effect is made.
 
 use std::ffi::CStr;
 use std::ops::Range;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use lockfence_core::planted::{self, Bug};
 
-use crate::server::{Ctx, Facts, Name, version};
-use crate::state;
+use crate::server::{self, Ctx, Facts, Name};
 
-/// Redis 7.0 to 7.4: read in the sources of 7.0.0, 7.0.15, 7.2.6 and 7.4.1. Later servers also send effects to the nodes
-/// that slots move to.
-const KNOWN: Range<u32> = 0x07_00_00..0x08_00_00;
+/// Redis 7.0 to 7.4: read in the sources of 7.0.0, 7.0.15, 7.2.6 and 7.4.1. (Redis 8.0's milestones call themselves 7.9.)
+/// Later servers also send effects to the nodes that slots move to.
+const KNOWN: Range<u32> = 0x07_00_00..0x07_05_00;
 
-/// Who gets effects.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Audience {
-    /// To be asked for.
-    #[default]
-    Unknown,
-    Somebody,
-    Nobody,
-}
+/// To be asked for.
+const UNKNOWN: u8 = 0;
+/// Somebody gets effects, or that cannot be ruled out.
+const SOMEBODY: u8 = 1;
+const NOBODY: u8 = 2;
 
-/// What the audience depends on has changed.
-pub(crate) fn changed() {
+/// One of those. Beside the module's state, so that nothing keeps [`ask_again`] from being heard.
+static AUDIENCE: AtomicU8 = AtomicU8::new(UNKNOWN);
+
+/// Forgets who gets effects: the next one asks.
+pub(crate) fn ask_again() {
     if !planted::is(Bug::AudienceKept) {
-        state::with(|state| state.audience = Audience::Unknown);
+        AUDIENCE.store(UNKNOWN, Ordering::Relaxed);
     }
 }
 
-/// Sends to replicas and the AOF what a command did to a key. For the context of a command only: where the effect is left
-/// out the server takes the command itself for it, and drops that.
+/// Sends to replicas and the AOF what a command did to a lock, if anybody may get it. For the context of a command only.
 pub(crate) fn send(ctx: Ctx, key: Name<'_>, log: &[u8]) {
-    let mut audience = state::with(|state| state.audience);
-    if audience == Audience::Unknown {
-        audience = if nobody() { Audience::Nobody } else { Audience::Somebody };
-        state::with(|state| state.audience = audience);
-    }
-    if audience == Audience::Nobody && ctx.is_plain_command() {
-        ctx.count_change();
+    let audience = match AUDIENCE.load(Ordering::Relaxed) {
+        UNKNOWN => ask(),
+        known => known,
+    };
+    if audience == NOBODY && ctx.is_plain_command() {
+        // Costs the server a comparison, and counts as a change for its save points.
+        ctx.replicate_verbatim();
     } else {
         ctx.replicate_effect(key, log);
     }
 }
 
-/// Whether the server would drop an effect now, as far as it is known how it decides that.
-fn nobody() -> bool {
+/// Finds out who would get an effect now.
+fn ask() -> u8 {
+    /// Whether this is one of the [`KNOWN`]. Valkey calls itself Redis 7.2, beside its own name.
+    static IS_KNOWN: LazyLock<bool> = LazyLock::new(|| {
+        KNOWN.contains(&server::version())
+            && Facts::of(c"server").is_some_and(|facts| !facts.has(c"server_name"))
+    });
     let is_zero = |section, fields: &[&CStr]| {
         Facts::of(section).is_some_and(|facts| fields.iter().all(|field| facts.number(field) == Some(0)))
     };
-    is_known()
+    let nobody = *IS_KNOWN
         && is_zero(c"replication", &[c"connected_slaves", c"repl_backlog_active"])
-        && is_zero(c"persistence", &[c"aof_enabled"])
-}
-
-/// Whether this is a server of those versions. Valkey calls itself Redis 7.2, beside its own name.
-fn is_known() -> bool {
-    KNOWN.contains(&version()) && Facts::of(c"server").is_some_and(|facts| !facts.has(c"server_name"))
+        && is_zero(c"persistence", &[c"aof_enabled"]);
+    let audience = if nobody { NOBODY } else { SOMEBODY };
+    AUDIENCE.store(audience, Ordering::Relaxed);
+    audience
 }

@@ -1,4 +1,5 @@
-//! What the server tells: roles, loads, flushes, swaps, its cron, and keys that change under the module's feet.
+//! What the server tells: roles, loads, saves, flushes, swaps, its cron, settings, other modules, and keys that change
+//! under the module's feet.
 //!
 //! Nothing is replicated here: a write made in some of these events reaches replicas in the wrong order.
 
@@ -66,7 +67,7 @@ unsafe extern "C" fn role_changed(
     _data: *mut c_void,
 ) {
     guard(|| {
-        audience::changed();
+        audience::ask_again();
         // SAFETY: the server passes a context.
         let ctx = unsafe { Ctx::new(ctx) };
         if now == raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_MASTER {
@@ -88,11 +89,11 @@ unsafe extern "C" fn loading(
     step: u64,
     _data: *mut c_void,
 ) {
-    guard(audience::changed);
-    if step != raw::REDISMODULE_SUBEVENT_LOADING_ENDED {
-        return;
-    }
     guard(|| {
+        audience::ask_again();
+        if step != raw::REDISMODULE_SUBEVENT_LOADING_ENDED {
+            return;
+        }
         let now = clock::now();
         state::with(|state| state.begin(now));
         // SAFETY: the server passes a context.
@@ -100,14 +101,15 @@ unsafe extern "C" fn loading(
     });
 }
 
-/// A child has been forked, or the server begins to save by itself; or that has ended.
+/// A copy of the data is made, by a child that has been forked or by the server: whoever gets it needs every effect from
+/// here on. (Its end is told, too, and a child that saves is told of itself: asking again does no harm.)
 unsafe extern "C" fn saving(
     _ctx: *mut raw::RedisModuleCtx,
     _event: raw::RedisModuleEvent,
     _step: u64,
     _data: *mut c_void,
 ) {
-    guard(audience::changed);
+    guard(audience::ask_again);
 }
 
 unsafe extern "C" fn flushed(
@@ -167,7 +169,7 @@ unsafe extern "C" fn config_changed(
     data: *mut c_void,
 ) {
     guard(|| {
-        audience::changed();
+        audience::ask_again();
         // SAFETY: the server passes a context, and this structure, whose names are C strings.
         let names: Vec<Vec<u8>> = unsafe {
             let Some(info) = data.cast::<raw::RedisModuleConfigChange>().as_ref() else { return };

@@ -17,7 +17,6 @@ use lockfence_core::room::Room;
 use lockfence_core::token::{Issuer, TokenSource};
 use lockfence_core::wheel::Wheel;
 
-use crate::audience::Audience;
 use crate::commands::InnerVerdict;
 use crate::config::Config;
 use crate::key_type::LockRecord;
@@ -88,9 +87,8 @@ pub(crate) struct State {
     pub(crate) arrived: Vec<Arrived>,
     /// An empty log: the memory of the last turn's, for the next one.
     pub(crate) spare_log: Log,
-    /// The floor that replicas have been told for certain.
+    /// The floor that replicas have been told, or nobody was there to be told: whoever comes gets it with the snapshot.
     pub(crate) announced_floor: u64,
-    pub(crate) audience: Audience,
     /// Set while the module itself runs one of its internal commands.
     pub(crate) running_own: bool,
     /// What FENCE.CALL knows of commands it was asked to run.
@@ -133,7 +131,6 @@ static STATE: LazyLock<MainThread> = LazyLock::new(|| {
         arrived: Vec::new(),
         spare_log: Log::default(),
         announced_floor: 0,
-        audience: Audience::Unknown,
         running_own: false,
         inner_commands: HashMap::new(),
         stats: Stats::default(),

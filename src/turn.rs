@@ -1,4 +1,5 @@
-//! One command's turn at one lock, in the keyspace: opens the record, lets the core decide, stores, replicates, wakes.
+//! One command's turn at one lock, in the keyspace: opens the record, lets the core decide, stores, tells replicas (if there
+//! are any), wakes.
 
 use lockfence_core::clock::{Instant, Now};
 use lockfence_core::codec::Log;

@@ -393,8 +393,13 @@ server_tests! {
             send!(client, "LOCK.ACQUIRE", lock, "w", LONG_MS, "WAIT", 0);
             waiters.push(client);
         }
-        let queued = || stat_of(node, "waiters") + stat_of(node, "handovers_total");
-        wait_until("all requests to have waited", SOON, queued, |queued| *queued >= 33);
+        // 32 grants to a, and 33 requests that wait or have been granted.
+        let read = || {
+            let section = node.info("lockfence");
+            let number = |name: &str| section[name].parse::<u64>().expect("a number");
+            number("lockfence_waiters") + number("lockfence_grants_total")
+        };
+        wait_until("all requests to have been read", SOON, read, |read| *read == 65);
         cmd!(replica.connect(), "CLUSTER", "FAILOVER").ok();
         let role = || node.info("replication")["role"].clone();
         wait_until("the old primary to follow", FAILOVER, role, |role| role == "slave");

@@ -355,7 +355,8 @@ server_tests! {
         cmd!(conn, "LOCK.ACQUIRE", "lock", "me", 1000).token();
     }
 
-    /// Its lines that are commented out hold too: with them a server starts, and the account of the example works.
+    /// Its lines that are commented out hold too: with them a server starts, and its accounts can do what they should and
+    /// nobody else anything.
     fn the_examples_comments_hold(kind: ServerKind) {
         let mut builder = Server::builder(kind);
         let words = ["appendonly ", "appendfsync ", "min-replicas-max-lag ", "user "];
@@ -366,8 +367,11 @@ server_tests! {
             }
         }
         let server = builder.start();
-        assert_eq!(setting_of_server(&server, "appendonly"), "yes");
-        assert_eq!(setting_of_server(&server, "appendfsync"), "always");
+        let mut admin = server.connect_as("admin", "change-me-too");
+        for (name, value) in [("appendonly", "yes"), ("appendfsync", "always")] {
+            assert_eq!(cmd!(admin, "CONFIG", "GET", name).field(name).text(), value);
+        }
+        cmd!(server.connect(), "GET", "data:a").assert_err_prefix("NOAUTH ");
         let mut worker = server.connect_as("worker", "change-me");
         let token = cmd!(worker, "LOCK.ACQUIRE", "lock:a", "me", LONG_MS).token();
         cmd!(worker, "FENCE.WRITE", "lock:a", token, "data:a", "x").ok();
@@ -394,8 +398,4 @@ fn the_example_tells_every_default_and_range() {
     assert!(lines.contains(&"lockfence.tokens clock".to_owned()));
     let settings = lines.iter().filter(|line| line.starts_with("lockfence.")).count();
     assert_eq!(settings, NUMBERS.len() + 1);
-}
-
-fn setting_of_server(server: &Server, name: &str) -> String {
-    cmd!(server.connect(), "CONFIG", "GET", name).field(name).text()
 }

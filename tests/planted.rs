@@ -5,7 +5,7 @@ use crate::durable;
 
 use std::time::Duration;
 
-use durable::{PATIENCE, acquire, high_and_floor, look, ttl_ms};
+use durable::{PATIENCE, acquire, high_and_floor, look, ttl_ms, wait_aof_whole};
 use lockfence_core::planted::Bug;
 use lockfence_testkit::{
     Direction, Proxy, Server, ServerBuilder, ServerKind, cmd, send, server_tests, wait_until,
@@ -177,8 +177,7 @@ fn late_aof(kind: ServerKind, bug: Bug) -> Found {
     let mut conn = server.connect();
     acquire(&mut conn, "lock", "before", 600_000);
     server.config_set("appendonly", "yes");
-    let rewriting = || server.info("persistence")["aof_rewrite_in_progress"].clone();
-    wait_until("the AOF to be whole", PATIENCE, rewriting, |rewriting| rewriting == "0");
+    wait_aof_whole(&server);
     acquire(&mut conn, "another", "after", 600_000);
     cmd!(conn, "CONFIG", "REWRITE").ok();
     let before = server.digest();
@@ -190,12 +189,10 @@ fn late_aof(kind: ServerKind, bug: Bug) -> Found {
 /// Later servers are told every effect, whatever the audience is taken for.
 #[test]
 fn an_audience_that_is_asked_for_once_is_found() {
-    let kind = ServerKind::Redis70;
-    for scenario in [first_replica as fn(ServerKind, Bug) -> Found, late_aof] {
-        if kind.present() {
-            bites(kind, Bug::AudienceKept, scenario);
-        }
-    }
+    lockfence_testkit::run(ServerKind::Redis70, |kind| {
+        bites(kind, Bug::AudienceKept, first_replica);
+        bites(kind, Bug::AudienceKept, late_aof);
+    });
 }
 
 server_tests! {

@@ -354,7 +354,7 @@ server_tests! {
         for index in 0..2000 {
             cmd!(there, "LOCK.ACQUIRE", format!("new{index}"), "n", LONG_MS).token();
         }
-        // Long enough to last until then.
+        // The lease must last until the sync begins.
         let (lease_ms, taken) = (3_000, Instant::now());
         cmd!(here, "LOCK.ACQUIRE", "both", "a", lease_ms).token();
         let client = waiter(&replica, "both", "b", LONG_MS, 1);
@@ -371,6 +371,7 @@ server_tests! {
         let both = cmd!(there, "LOCK.ACQUIRE", "both", "z", LONG_MS).token();
         replica.replicate_from(&primary);
         assert_same_data(&primary, &replica);
+        // Were the old lease and its waiter still known, they would fire now.
         let over = Duration::from_millis(lease_ms + 200);
         std::thread::sleep(over.saturating_sub(taken.elapsed()));
         let mut here = replica.connect();

@@ -6,7 +6,6 @@ use lockfence_core::ids::Token;
 use lockfence_core::request::Advance;
 
 use super::refuse_on_replica;
-use crate::audience;
 use crate::boundary::Call;
 use crate::clock;
 use crate::key_type::FenceRecord;
@@ -44,6 +43,6 @@ pub(super) fn raise(key: &mut Key<'_>, token: Token, expires_at_ms: Option<u64>)
     }
     let mut log = Log::default();
     log.push_fence(Marks { token: token.get(), expires_at_ms });
-    audience::send(key.ctx(), key.name(), log.bytes());
+    key.ctx().replicate_effect(key.name(), log.bytes());
     key.ctx().signal_modified(key.name());
 }

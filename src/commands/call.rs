@@ -6,12 +6,11 @@ use lockfence_core::error::Refusal;
 use lockfence_core::request::{number, split_fenced};
 use lockfence_core::text::quoted;
 
-use super::hand_over::NAME as HAND_OVER;
 use super::write::{refuse_locks_and_fences, refuse_same_key};
 use super::{advance, check_token, refuse_on_replica};
 use crate::boundary::Call;
 use crate::reply::Failure;
-use crate::server::{Ctx, EFFECT, InnerKeys, Key, Name};
+use crate::server::{Ctx, EFFECT, HAND_OVER, InnerKeys, Key, Name};
 use crate::state;
 
 /// Where the inner command's name stands.

@@ -9,11 +9,9 @@ use lockfence_core::request::number;
 use super::refuse_on_replica;
 use crate::boundary::Call;
 use crate::reply::Failure;
-use crate::server::{CallError, Ctx, Key};
+use crate::server::{CallError, Ctx, HAND_OVER, Key};
 use crate::state;
 use crate::turn::at_lock;
-
-pub(crate) const NAME: &std::ffi::CStr = c"LF.HANDOVER";
 
 /// Serves the queue of `key`. With an owner and a token, that lease is given up first, if it is still that one.
 pub(crate) fn run_hand_over(ctx: Ctx, key: &[u8], give_up: Option<(&[u8], u64)>) -> Result<(), CallError> {
@@ -24,7 +22,7 @@ pub(crate) fn run_hand_over(ctx: Ctx, key: &[u8], give_up: Option<(&[u8], u64)>)
     }
     state::with(|state| state.running_own = true);
     // S: the server's rules for writes. E: errors as replies. !: what the command replicates is replicated.
-    let reply = ctx.run_own(c"SE!", NAME, &words);
+    let reply = ctx.run_own(c"SE!", HAND_OVER, &words);
     state::with(|state| state.running_own = false);
     reply.done()
 }

@@ -1,6 +1,6 @@
 //! The context of a call: which database, which flags, what to replicate, what to say in the log.
 
-use std::ffi::{CStr, CString, c_char};
+use std::ffi::{CStr, CString, c_char, c_int};
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
@@ -10,6 +10,12 @@ use super::api;
 
 /// The internal command `LF.LOG key log`: what happened to a key, as replicas and the AOF get it.
 pub(crate) const EFFECT: &CStr = c"LF.LOG";
+
+/// The internal command `LF.HANDOVER lock [owner token]`, which the timer runs.
+pub(crate) const HAND_OVER: &CStr = c"LF.HANDOVER";
+
+/// Redis 7.2: from here on a module may run a command (mode K) without a flag that tells.
+const RUNS_UNFLAGGED: u32 = 0x07_02_00;
 
 /// How loud a line in the server's log is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,7 +119,14 @@ impl Ctx {
         let nested = raw::REDISMODULE_CTX_FLAGS_LUA
             | raw::REDISMODULE_CTX_FLAGS_MULTI
             | raw::REDISMODULE_CTX_FLAGS_DENY_BLOCKING;
-        self.flags() & nested == 0
+        self.flags() & nested == 0 && (super::version() < RUNS_UNFLAGGED || self.is_for_a_connection())
+    }
+
+    /// Whether the command is that of a client which the server lists. What another module runs has one of its own.
+    fn is_for_a_connection(self) -> bool {
+        // SAFETY: without a structure to fill the server only looks the number up.
+        let found = unsafe { api!(RedisModule_GetClientInfoById(std::ptr::null_mut(), self.client_id())) };
+        found == raw::REDISMODULE_OK as c_int
     }
 
     pub(crate) fn text(self, bytes: &[u8]) -> Text {
@@ -149,12 +162,6 @@ impl Ctx {
     pub(crate) fn replicate_verbatim(self) {
         // SAFETY: the context is that of a command.
         unsafe { api!(RedisModule_ReplicateVerbatim(self.raw())) };
-    }
-
-    /// Counts a change for the save points of the RDB, where nobody gets anything: that is all that is left of
-    /// replicating then. In the context of a command only.
-    pub(crate) fn count_change(self) {
-        self.replicate_verbatim();
     }
 
     /// Tells WATCH and client-side caches that a key has changed.

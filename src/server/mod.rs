@@ -20,7 +20,9 @@ mod timer;
 pub(crate) use blocked::{Blocked, Callbacks, delivery, handle_of};
 pub(crate) use call::CallError;
 pub(crate) use command_time::{CommandTime, call_after_command, forget_after_this_turn, prepare_to_forget};
-pub(crate) use context::{Ctx, EFFECT, Level, Name, Text, avoid_replica_traffic, log_without_context};
+pub(crate) use context::{
+    Ctx, EFFECT, HAND_OVER, Level, Name, Text, avoid_replica_traffic, log_without_context,
+};
 pub(crate) use facts::{Facts, version};
 pub(crate) use key::{Key, Kinds, Slot, set_kinds};
 pub(crate) use keys::{InnerKeys, READ_AND_CHANGE};
@@ -66,6 +68,7 @@ pub(crate) fn missing() -> Option<&'static str> {
         RedisModule_SetAbsExpire,
         RedisModule_BlockClient,
         RedisModule_SetDisconnectCallback,
+        RedisModule_GetClientInfoById,
         RedisModule_GetServerInfo,
         RedisModule_ServerInfoGetFieldUnsigned,
         RedisModule_ServerInfoGetFieldC,

@@ -97,6 +97,19 @@ pub(crate) fn rewrite_aof(server: &Server) {
     assert_eq!(server.info("persistence")["aof_last_bgrewrite_status"], "ok");
 }
 
+/// Waits until an AOF that has been turned on has its base.
+#[track_caller]
+pub(crate) fn wait_aof_whole(server: &Server) {
+    wait_for("the AOF to be whole", PATIENCE, || {
+        let info = server.info("persistence");
+        let done = info["aof_enabled"] == "1"
+            && info["aof_rewrite_in_progress"] == "0"
+            && info["aof_rewrite_scheduled"] == "0"
+            && info["aof_last_bgrewrite_status"] == "ok";
+        if done { Ok(()) } else { Err(info) }
+    });
+}
+
 /// Saves in the background and waits until it is done.
 #[track_caller]
 pub(crate) fn save_in_background(server: &Server) {

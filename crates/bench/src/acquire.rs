@@ -54,7 +54,7 @@ impl Seen {
 
 pub(crate) fn measure(kind: ServerKind, rounds: usize, report: &mut Report) {
     pipelined(kind, "pipelined", &[], rounds, report);
-    pipelined(kind, "pipelined, with an AOF", &[("appendonly", "yes")], rounds / 2, report);
+    pipelined(kind, "pipelined, with an AOF", &[("appendonly", "yes")], rounds.div_ceil(2), report);
     one_by_one(kind, rounds, report);
 }
 

@@ -28,8 +28,8 @@ pub(crate) fn until(at: Instant) -> Duration {
     Duration::from_micros(at.since_us(mono()))
 }
 
-/// A time-out as it is told: in whole ms, since what is left of one is never a round number.
-pub(crate) fn told(time: Duration) -> String {
+/// In whole ms, for people: what is left of a time-out is never a round number.
+pub(crate) fn in_ms(time: Duration) -> String {
     format!("{} ms", time.saturating_add(Duration::from_micros(500)).as_millis())
 }
 

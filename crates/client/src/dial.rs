@@ -7,6 +7,7 @@ use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError, ServerErrorKind,
 };
 
+use crate::clock;
 use crate::quorum::{Failure, FailureKind};
 use crate::sentinel::Sentinels;
 
@@ -48,7 +49,9 @@ pub(crate) async fn open(info: &ConnectionInfo, within: Duration) -> Result<Mult
     let connecting = client.get_multiplexed_async_connection_with_config(&config);
     match tokio::time::timeout(within, connecting).await {
         Ok(connection) => connection.map_err(|error| not_sent(&error)),
-        Err(_) => Err(Failure::new(FailureKind::NotSent, format!("no connection within {within:?}"))),
+        Err(_) => {
+            Err(Failure::new(FailureKind::NotSent, format!("no connection within {}", clock::in_ms(within))))
+        }
     }
 }
 

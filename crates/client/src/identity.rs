@@ -17,6 +17,7 @@ use redis::Value;
 use redis::aio::MultiplexedConnection;
 use tokio::sync::watch;
 
+use crate::clock;
 use crate::config::ConfigError;
 use crate::quorum::{Failure, FailureKind};
 
@@ -175,7 +176,7 @@ async fn server_id(
     match tokio::time::timeout(within, connection.send_packed_command(&info)).await {
         Ok(Ok(answer)) => Ok(run_id(&answer)),
         Ok(Err(error)) => Err(not_sent(error.to_string())),
-        Err(_) => Err(not_sent(format!("no connection within {within:?}"))),
+        Err(_) => Err(not_sent(format!("no connection within {}", clock::in_ms(within)))),
     }
 }
 

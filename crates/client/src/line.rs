@@ -313,7 +313,7 @@ fn outcome(answer: RedisResult<Value>) -> Answer {
 }
 
 fn no_answer(within: Duration) -> Failure {
-    Failure::new(FailureKind::Unknown, format!("no answer within {}", clock::told(within)))
+    Failure::new(FailureKind::Unknown, format!("no answer within {}", clock::in_ms(within)))
 }
 
 #[cfg(test)]

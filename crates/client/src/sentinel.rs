@@ -49,9 +49,9 @@ impl Sentinels {
             }
             Err(self.none(&failures))
         });
-        in_time
-            .await
-            .unwrap_or_else(|_| Err(not_sent(format!("no primary {:?} within {within:?}", self.primary))))
+        in_time.await.unwrap_or_else(|_| {
+            Err(not_sent(format!("no primary {:?} within {}", self.primary, clock::in_ms(within))))
+        })
     }
 
     /// Connects to that server, if it says that it is a primary.
@@ -103,7 +103,7 @@ async fn command(
 ) -> Result<Value, Failure> {
     match tokio::time::timeout(within, connection.send_packed_command(&cmd)).await {
         Ok(answer) => answer.map_err(|error| not_sent(error.to_string())),
-        Err(_) => Err(not_sent(format!("no answer within {}", clock::told(within)))),
+        Err(_) => Err(not_sent(format!("no answer within {}", clock::in_ms(within)))),
     }
 }
 

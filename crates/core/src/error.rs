@@ -16,7 +16,7 @@ pub enum Refusal {
     OptionTwice(&'static str),
     /// An option stands last and lacks its value.
     OptionWithoutValue(&'static str),
-    /// An option stands without the other that it belongs to.
+    /// An option (the first) stands without the one that must stand before it (the second).
     OptionNeeds(&'static str, &'static str),
     /// Two options that exclude each other.
     OptionsConflict(&'static str, &'static str),

@@ -9,10 +9,12 @@ use super::{Corrupt, Reader, put_bytes};
 use crate::limits;
 use crate::owner::{Form, OwnerName, Packed, ROOM, Spells, UUID_LEN, padded};
 
-/// Forms of up to so many bytes as they are.
-const PLAIN_MAX: u8 = ROOM as u8;
-/// These stand for their number, less [`HEX_LESS`], of bytes that hex digits spell.
-const HEX_MIN: u8 = 17;
+/// How many bytes a packed name has at most.
+const PACKED: u8 = ROOM as u8;
+/// Forms 1 to this: so many bytes, as they are.
+const PLAIN_MAX: u8 = PACKED;
+/// Forms from here to [`HEX_MAX`]: their number, less [`HEX_LESS`], of bytes that hex digits spell.
+const HEX_MIN: u8 = PLAIN_MAX + 1;
 const HEX_MAX: u8 = 24;
 const HEX_LESS: u8 = 8;
 const UUID: u8 = 25;
@@ -24,7 +26,7 @@ pub(super) fn put_name(out: &mut Vec<u8>, name: OwnerName<'_>) {
             let (form, len) = match spells {
                 Spells::Plain => (len, len),
                 Spells::Hex => ((len / 2).saturating_add(HEX_LESS), len / 2),
-                Spells::Uuid => (UUID, ROOM as u8),
+                Spells::Uuid => (UUID, PACKED),
             };
             out.push(form);
             out.extend_from_slice(bytes.get(..usize::from(len)).unwrap_or_default());
