@@ -92,7 +92,7 @@ fn what_is_refused_and_how() {
         (Info, "FULL COUNT", "ERR option COUNT needs a value"),
         (Info, "FULL COUNT 2 COUNT 2", "ERR option COUNT is given twice"),
         (Info, "FULL COUNT 2 more", "ERR unknown option \"more\""),
-        (Info, "COUNT 2", "ERR unknown option \"COUNT\""),
+        (Info, "COUNT 2", "ERR option COUNT needs FULL before it"),
         (Break, "5", "ERR unknown option \"5\""),
         (Break, "MAXTOKEN", "ERR option MAXTOKEN needs a value"),
         (Break, "MAXTOKEN 5 MAXTOKEN 5", "ERR option MAXTOKEN is given twice"),
