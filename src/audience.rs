@@ -15,9 +15,9 @@
 //! SET: an AOF that is turned on may have to wait for its child.
 //!
 //! Where an effect is left out the server is given the command itself. Mostly it drops that. Between the first replica's
-//! arrival and its child it puts it into the backlog, where nobody goes on from so early a place. But a unit of several
-//! commands is sent as a whole when it is over, also behind a snapshot that was written in the middle of it: in
-//! transactions, scripts and what other modules run every effect is made.
+//! arrival and its child it puts it into the backlog, where nobody goes on from so early a place. But a unit is sent as a
+//! whole when it is over, also behind a snapshot that was written in the middle of it. So every effect is made in
+//! transactions and scripts, and wherever another module is loaded: that may save whenever it is told of a key.
 
 use std::ffi::CStr;
 use std::ops::Range;
@@ -51,7 +51,7 @@ pub(crate) fn ask_again() {
 /// Sends to replicas and the AOF what a command did to a lock, if anybody may get it. For the context of a command only.
 pub(crate) fn send(ctx: Ctx, key: Name<'_>, log: &[u8]) {
     let audience = match AUDIENCE.load(Ordering::Relaxed) {
-        UNKNOWN => ask(),
+        UNKNOWN => ask(ctx),
         known => known,
     };
     if audience == NOBODY && ctx.is_plain_command() {
@@ -63,7 +63,7 @@ pub(crate) fn send(ctx: Ctx, key: Name<'_>, log: &[u8]) {
 }
 
 /// Finds out who would get an effect now.
-fn ask() -> u8 {
+fn ask(ctx: Ctx) -> u8 {
     /// Whether this is one of the [`KNOWN`]. Valkey calls itself Redis 7.2, beside its own name.
     static IS_KNOWN: LazyLock<bool> = LazyLock::new(|| {
         KNOWN.contains(&server::version())
@@ -74,8 +74,15 @@ fn ask() -> u8 {
     };
     let nobody = *IS_KNOWN
         && is_zero(c"replication", &[c"connected_slaves", c"repl_backlog_active"])
-        && is_zero(c"persistence", &[c"aof_enabled"]);
+        && is_zero(c"persistence", &[c"aof_enabled"])
+        && is_only_module(ctx);
     let audience = if nobody { NOBODY } else { SOMEBODY };
     AUDIENCE.store(audience, Ordering::Relaxed);
     audience
+}
+
+/// Whether no other module is loaded.
+fn is_only_module(ctx: Ctx) -> bool {
+    let modules = ctx.run_own(c"E", c"MODULE", &[b"LIST"]);
+    modules.error().is_none() && modules.len() == 1
 }

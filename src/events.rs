@@ -191,7 +191,10 @@ unsafe extern "C" fn modules_changed(
     _step: u64,
     _data: *mut c_void,
 ) {
-    guard(|| state::with(|state| state.inner_commands.clear()));
+    guard(|| {
+        audience::ask_again();
+        state::with(|state| state.inner_commands.clear());
+    });
 }
 
 /// An allkeys-* policy evicts held locks: each eviction ends a lease early. (volatile-* spares them: they carry no

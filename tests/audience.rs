@@ -7,10 +7,10 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use lockfence_testkit::{
-    Conn, Proxy, Server, ServerBuilder, ServerKind, cmd, send, server_tests, wait_until,
+    Conn, Proxy, ReplicationStream, Server, ServerBuilder, ServerKind, cmd, send, server_tests, wait_until,
 };
 
-use crate::common::{LONG_MS, assert_same_data};
+use crate::common::{LONG_MS, assert_same_data, other_module};
 use crate::durable::{PATIENCE, acquire, look, save_in_background, wait_aof_whole};
 
 /// So that snapshots stay small.
@@ -197,6 +197,17 @@ fn begin_history(primary: &Server) {
     wait_replicas(primary, 0);
 }
 
+/// Takes a lock on a server that has asked who gets effects, found nobody, and meanwhile has a history: what it tells those
+/// who go on from before that.
+#[track_caller]
+fn told_of_a_grant(server: &Server) -> Vec<String> {
+    begin_history(server);
+    let info = server.info("replication");
+    let offset = info["master_repl_offset"].parse().expect("an offset");
+    acquire(&mut server.connect(), "next", "me", LONG_MS);
+    ReplicationStream::go_on(server, &info["master_replid"], offset).lines_until_now(server)
+}
+
 /// A server that starts from the primary's snapshot, as its replica.
 #[track_caller]
 fn with_snapshot_of(kind: ServerKind, primary: &Server) -> Server {
@@ -376,6 +387,26 @@ server_tests! {
             assert!(look(&mut replica.connect(), "late").is_some());
             let log = replica.log();
             assert!(!log.contains("sending an error to its"), "{log}");
+        }
+    }
+
+    /// Nobody can go on from before the first child. Where the server's ways are known, and no other module may write a
+    /// snapshot at any time, no effect is made for those.
+    fn an_effect_that_nobody_gets_is_left_out(kind: ServerKind) {
+        let command = |lines: &[String]| lines[0].split(' ').next().unwrap_or_default().to_owned();
+        for with_another in [false, true] {
+            let server = without_children(kind);
+            let mut conn = server.connect();
+            acquire(&mut conn, "lock", "me", LONG_MS);
+            if with_another {
+                cmd!(conn, "MODULE", "LOAD", other_module(&server).to_str().unwrap(), "readonly").ok();
+                acquire(&mut conn, "another", "me", LONG_MS);
+            }
+            let lines = told_of_a_grant(&server);
+            let left_out = kind == ServerKind::Redis70 && !with_another;
+            let wanted = if left_out { "LOCK.ACQUIRE" } else { "LF.LOG" };
+            let told: Vec<_> = lines.iter().filter(|line| !line.starts_with("SELECT")).cloned().collect();
+            assert_eq!(command(&told), wanted, "{lines:?}");
         }
     }
 

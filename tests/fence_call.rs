@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
-use crate::common::{LONG_MS, SOON, owner, standing};
+use crate::common::{LONG_MS, SOON, other_module, owner, standing};
 use lockfence_testkit::{
     Conn, ReplicationStream, Reply, Server, ServerKind, args, cmd, server_tests, wait_until,
 };
@@ -39,35 +39,6 @@ fn assert_all_refused(server: &Server, token: u64, prefix: &str, inner: &[Vec<Ve
     }
     assert_eq!(server.digest(), before, "a refused command changed something");
     server.assert_alive();
-}
-
-/// A module with one command, OTHER.HELLO key, whose flags are the argument of MODULE LOAD.
-#[track_caller]
-fn other_module(server: &Server) -> std::path::PathBuf {
-    const SOURCE: &str = r#"
-        #include <stddef.h>
-        static const char *(*bytes)(void *, size_t *);
-        static int (*create)(void *, const char *, int (*)(void *, void **, int), const char *, int, int, int);
-        static int (*number)(void *, long long);
-        static void (*name_it)(void *, const char *, int, int);
-        static int hello(void *ctx, void **argv, int argc) { (void)argv; (void)argc; return number(ctx, 42); }
-        int RedisModule_OnLoad(void *ctx, void **argv, int argc) {
-            int (*get)(const char *, void *) = ((int (**)(const char *, void *))ctx)[0];
-            get("RedisModule_SetModuleAttribs", &name_it);
-            get("RedisModule_StringPtrLen", &bytes);
-            get("RedisModule_CreateCommand", &create);
-            get("RedisModule_ReplyWithLongLong", &number);
-            name_it(ctx, "other", 1, 1);
-            return create(ctx, "other.hello", hello, argc ? bytes(argv[0], NULL) : "", 1, 1, 1);
-        }"#;
-    let (source, module) = (server.dir().join("other.c"), server.dir().join("other.so"));
-    fs::write(&source, SOURCE).unwrap();
-    let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
-    let mut compile = std::process::Command::new(compiler);
-    let status =
-        compile.args(["-shared", "-fPIC", "-o"]).arg(&module).arg(&source).status().expect("a C compiler");
-    assert!(status.success());
-    module
 }
 
 server_tests! {

@@ -134,3 +134,32 @@ pub(crate) fn offset(server: &Server) -> u64 {
     let field = if section["role"] == "slave" { "slave_repl_offset" } else { "master_repl_offset" };
     section[field].parse().expect("an offset")
 }
+
+/// A module with one command, OTHER.HELLO key, whose flags are the argument of MODULE LOAD.
+#[track_caller]
+pub(crate) fn other_module(server: &Server) -> std::path::PathBuf {
+    const SOURCE: &str = r#"
+        #include <stddef.h>
+        static const char *(*bytes)(void *, size_t *);
+        static int (*create)(void *, const char *, int (*)(void *, void **, int), const char *, int, int, int);
+        static int (*number)(void *, long long);
+        static void (*name_it)(void *, const char *, int, int);
+        static int hello(void *ctx, void **argv, int argc) { (void)argv; (void)argc; return number(ctx, 42); }
+        int RedisModule_OnLoad(void *ctx, void **argv, int argc) {
+            int (*get)(const char *, void *) = ((int (**)(const char *, void *))ctx)[0];
+            get("RedisModule_SetModuleAttribs", &name_it);
+            get("RedisModule_StringPtrLen", &bytes);
+            get("RedisModule_CreateCommand", &create);
+            get("RedisModule_ReplyWithLongLong", &number);
+            name_it(ctx, "other", 1, 1);
+            return create(ctx, "other.hello", hello, argc ? bytes(argv[0], NULL) : "", 1, 1, 1);
+        }"#;
+    let (source, module) = (server.dir().join("other.c"), server.dir().join("other.so"));
+    std::fs::write(&source, SOURCE).expect("its source");
+    let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
+    let mut compile = std::process::Command::new(compiler);
+    let status =
+        compile.args(["-shared", "-fPIC", "-o"]).arg(&module).arg(&source).status().expect("a C compiler");
+    assert!(status.success());
+    module
+}

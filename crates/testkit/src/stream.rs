@@ -27,6 +27,20 @@ impl ReplicationStream {
         stream
     }
 
+    /// Goes on behind `offset` of the history `id`, as a replica would that has the data up to there.
+    ///
+    /// # Panics
+    /// When the server offers a snapshot instead.
+    #[track_caller]
+    pub fn go_on(server: &Server, id: &str, offset: u64) -> Self {
+        let mut conn = server.connect();
+        conn.send(["PSYNC", id, &(offset + 1).to_string()]);
+        let mut stream = Self { conn, unread: Vec::new(), markers: 0 };
+        let line = stream.line(Instant::now() + PATIENCE);
+        assert!(line.starts_with("+CONTINUE"), "expected to go on, got {line:?}");
+        stream
+    }
+
     /// The next command, without the server's own PING and REPLCONF; `None` when none comes in time.
     #[track_caller]
     pub fn next_command(&mut self, within: Duration) -> Option<Vec<Vec<u8>>> {
@@ -74,23 +88,13 @@ impl ReplicationStream {
         }
     }
 
-    /// `$<length>` and the snapshot, which no line end follows. Line ends before it keep the link alive.
+    /// `$<length>` and the snapshot, which no line end follows.
     #[track_caller]
     fn skip_snapshot(&mut self) {
         let deadline = Instant::now() + PATIENCE;
-        let length = loop {
-            while self.unread.first() == Some(&b'\n') {
-                self.unread.remove(0);
-            }
-            if let Some(end) = self.unread.windows(2).position(|pair| pair == b"\r\n") {
-                let line: Vec<u8> = self.unread.drain(..end + 2).collect();
-                let line = String::from_utf8_lossy(&line);
-                let length = line.trim_end().strip_prefix('$').and_then(|digits| digits.parse().ok());
-                break length.unwrap_or_else(|| panic!("expected a snapshot, got {line:?}"));
-            }
-            assert!(self.fill(deadline), "no snapshot within {PATIENCE:?}");
-        };
-        let mut left: usize = length;
+        let line = self.line(deadline);
+        let length = line.trim_end().strip_prefix('$').and_then(|digits| digits.parse().ok());
+        let mut left: usize = length.unwrap_or_else(|| panic!("expected a snapshot, got {line:?}"));
         while left > 0 {
             if self.unread.is_empty() {
                 assert!(self.fill(deadline), "the snapshot is {left} bytes short after {PATIENCE:?}");
@@ -98,6 +102,21 @@ impl ReplicationStream {
             let taken = left.min(self.unread.len());
             self.unread.drain(..taken);
             left -= taken;
+        }
+    }
+
+    /// A line of the server's, with its end. Line ends before it keep the link alive.
+    #[track_caller]
+    fn line(&mut self, deadline: Instant) -> String {
+        loop {
+            while self.unread.first() == Some(&b'\n') {
+                self.unread.remove(0);
+            }
+            if let Some(end) = self.unread.windows(2).position(|pair| pair == b"\r\n") {
+                let line: Vec<u8> = self.unread.drain(..end + 2).collect();
+                return String::from_utf8_lossy(&line).into_owned();
+            }
+            assert!(self.fill(deadline), "no answer within {PATIENCE:?}");
         }
     }
 
