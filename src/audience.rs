@@ -26,6 +26,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use lockfence_core::planted::{self, Bug};
 
+use crate::neighbours;
 use crate::server::{self, Ctx, Facts, Name};
 
 /// Redis 7.0 to 7.4: read in the sources of 7.0.0, 7.0.15, 7.2.6 and 7.4.1. (Redis 8.0's milestones call themselves 7.9.)
@@ -72,17 +73,12 @@ fn ask(ctx: Ctx) -> u8 {
     let is_zero = |section, fields: &[&CStr]| {
         Facts::of(section).is_some_and(|facts| fields.iter().all(|field| facts.number(field) == Some(0)))
     };
-    let nobody = *IS_KNOWN
+    neighbours::look(ctx);
+    let nobody = neighbours::none()
+        && *IS_KNOWN
         && is_zero(c"replication", &[c"connected_slaves", c"repl_backlog_active"])
-        && is_zero(c"persistence", &[c"aof_enabled"])
-        && is_only_module(ctx);
+        && is_zero(c"persistence", &[c"aof_enabled"]);
     let audience = if nobody { NOBODY } else { SOMEBODY };
     AUDIENCE.store(audience, Ordering::Relaxed);
     audience
-}
-
-/// Whether no other module is loaded.
-fn is_only_module(ctx: Ctx) -> bool {
-    let modules = ctx.run_own(c"E", c"MODULE", &[b"LIST"]);
-    modules.error().is_none() && modules.len() == 1
 }

@@ -14,6 +14,7 @@ use crate::boundary::guard;
 use crate::clock;
 use crate::expiry;
 use crate::log::{self, About};
+use crate::neighbours;
 use crate::server::{Ctx, Name, api};
 use crate::state;
 use crate::waiters;
@@ -192,6 +193,7 @@ unsafe extern "C" fn modules_changed(
     _data: *mut c_void,
 ) {
     guard(|| {
+        neighbours::changed();
         audience::ask_again();
         state::with(|state| state.inner_commands.clear());
     });

@@ -22,6 +22,7 @@ mod key_type;
 #[allow(unsafe_code, reason = "the server's load entry")]
 mod load;
 mod log;
+mod neighbours;
 #[allow(unsafe_code, reason = "the data types' callbacks")]
 mod persistence;
 #[allow(unsafe_code, reason = "registers C entries")]

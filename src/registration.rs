@@ -202,13 +202,6 @@ fn internal_commands() -> Vec<Command> {
         ),
         #[cfg(feature = "test-panic")]
         internal(c"lockfence.panic", entry!(for_tests::panic_now), 2, c"Test build only: panics."),
-        #[cfg(feature = "test-panic")]
-        internal(
-            c"lockfence.quietly",
-            entry!(for_tests::run_quietly),
-            -3,
-            c"Test build only: runs a command as a module that replicates nothing.",
-        ),
     ]
 }
 
@@ -233,20 +226,12 @@ fn call_or_keys(call: &Call<'_>) -> Result<(), crate::reply::Failure> {
 /// What only the test build has.
 #[cfg(feature = "test-panic")]
 mod for_tests {
-    use std::ffi::CString;
-
     use crate::boundary::Call;
     use crate::reply::Failure;
 
     #[allow(clippy::panic, reason = "that is what it is for")]
     pub(super) fn panic_now(_call: &Call<'_>) -> Result<(), Failure> {
         panic!("on purpose")
-    }
-
-    /// Runs a command as another module may: nothing of it reaches replicas or the AOF.
-    pub(super) fn run_quietly(call: &Call<'_>) -> Result<(), Failure> {
-        let command = CString::new(call.words.first().copied().unwrap_or_default()).unwrap_or_default();
-        Ok(call.ctx.run(c"E", &command, &call.names_from(3)).pass_on()?)
     }
 }
 

@@ -14,7 +14,7 @@ use crate::key_type::LockRecord;
 use crate::reply::Failure;
 use crate::server::{Blocked, Ctx, Key, Slot};
 use crate::state::{self, State};
-use crate::{audience, expiry, waiters};
+use crate::{audience, expiry, neighbours, waiters};
 
 /// After a turn whoever could be served has been. A queue is not looked at again sooner than after this, so that nothing
 /// can keep the timer busy: 1 ms.
@@ -109,14 +109,15 @@ pub(crate) fn look_at(
 
 /// The first effect after a start also carries the floor, so that a server that takes over stays above it. Another module
 /// may run a command without having it replicated, also inside of a transaction, and nothing tells whether an effect went
-/// out: the floor is repeated until it was in one that a client's own command or the timer made.
+/// out: the floor is repeated until it was in one that the timer made, or a client's own command where there is no other
+/// module.
 fn announce_floor(state: &mut State, ctx: Ctx, log: &mut Log) {
     let floor = state.issuer.floor();
     if floor.token == state.announced_floor {
         return;
     }
     log.push_floor(floor);
-    if state.running_own || ctx.is_plain_command() {
+    if state.running_own || (neighbours::none() && ctx.is_plain_command()) {
         state.announced_floor = floor.token;
     }
 }

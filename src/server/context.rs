@@ -1,6 +1,6 @@
 //! The context of a call: which database, which flags, what to replicate, what to say in the log.
 
-use std::ffi::{CStr, CString, c_char, c_int};
+use std::ffi::{CStr, CString, c_char};
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
@@ -13,9 +13,6 @@ pub(crate) const EFFECT: &CStr = c"LF.LOG";
 
 /// The internal command `LF.HANDOVER lock [owner token]`, which the timer runs.
 pub(crate) const HAND_OVER: &CStr = c"LF.HANDOVER";
-
-/// Redis 7.2: from here on a module may run a command (mode K) without a flag that tells.
-const RUNS_UNFLAGGED: u32 = 0x07_02_00;
 
 /// How loud a line in the server's log is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,19 +111,13 @@ impl Ctx {
         unsafe { api!(RedisModule_GetClientId(self.raw())) }
     }
 
-    /// Whether a client's own command is running, outside of scripts and transactions; not one that another module runs.
+    /// Whether a client's own command is running, outside of scripts and transactions. Not one that another module runs, but
+    /// where that does so in mode K (Redis 7.2 and later), which nothing tells: see `neighbours.rs`.
     pub(crate) fn is_plain_command(self) -> bool {
         let nested = raw::REDISMODULE_CTX_FLAGS_LUA
             | raw::REDISMODULE_CTX_FLAGS_MULTI
             | raw::REDISMODULE_CTX_FLAGS_DENY_BLOCKING;
-        self.flags() & nested == 0 && (super::version() < RUNS_UNFLAGGED || self.is_for_a_connection())
-    }
-
-    /// Whether the command is that of a client which the server lists. What another module runs has one of its own.
-    fn is_for_a_connection(self) -> bool {
-        // SAFETY: without a structure to fill the server only looks the number up.
-        let found = unsafe { api!(RedisModule_GetClientInfoById(std::ptr::null_mut(), self.client_id())) };
-        found == raw::REDISMODULE_OK as c_int
+        self.flags() & nested == 0
     }
 
     pub(crate) fn text(self, bytes: &[u8]) -> Text {

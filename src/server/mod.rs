@@ -68,7 +68,6 @@ pub(crate) fn missing() -> Option<&'static str> {
         RedisModule_SetAbsExpire,
         RedisModule_BlockClient,
         RedisModule_SetDisconnectCallback,
-        RedisModule_GetClientInfoById,
         RedisModule_GetServerInfo,
         RedisModule_ServerInfoGetFieldUnsigned,
         RedisModule_ServerInfoGetFieldC,

@@ -135,24 +135,39 @@ pub(crate) fn offset(server: &Server) -> u64 {
     section[field].parse().expect("an offset")
 }
 
-/// A module with one command, OTHER.HELLO key, whose flags are the argument of MODULE LOAD.
+/// Another module: OTHER.HELLO key, whose flags are the argument of MODULE LOAD, and OTHER.RUN key modes command word …,
+/// which runs a command in these modes of `RedisModule_Call`.
 #[track_caller]
 pub(crate) fn other_module(server: &Server) -> std::path::PathBuf {
     const SOURCE: &str = r#"
         #include <stddef.h>
+        #include <stdio.h>
         static const char *(*bytes)(void *, size_t *);
         static int (*create)(void *, const char *, int (*)(void *, void **, int), const char *, int, int, int);
         static int (*number)(void *, long long);
+        static int (*wrong)(void *, const char *);
+        static void *(*run)(void *, const char *, const char *, ...);
+        static int (*pass_on)(void *, void *);
         static void (*name_it)(void *, const char *, int, int);
         static int hello(void *ctx, void **argv, int argc) { (void)argv; (void)argc; return number(ctx, 42); }
+        static int run_it(void *ctx, void **argv, int argc) {
+            char modes[20];
+            snprintf(modes, sizeof modes, "%sv", bytes(argv[2], NULL));
+            void *reply = run(ctx, bytes(argv[3], NULL), modes, argv + 4, (size_t)(argc - 4));
+            return reply ? pass_on(ctx, reply) : wrong(ctx, "ERR it did not run");
+        }
         int RedisModule_OnLoad(void *ctx, void **argv, int argc) {
             int (*get)(const char *, void *) = ((int (**)(const char *, void *))ctx)[0];
             get("RedisModule_SetModuleAttribs", &name_it);
             get("RedisModule_StringPtrLen", &bytes);
             get("RedisModule_CreateCommand", &create);
             get("RedisModule_ReplyWithLongLong", &number);
+            get("RedisModule_ReplyWithError", &wrong);
+            get("RedisModule_Call", &run);
+            get("RedisModule_ReplyWithCallReply", &pass_on);
             name_it(ctx, "other", 1, 1);
-            return create(ctx, "other.hello", hello, argc ? bytes(argv[0], NULL) : "", 1, 1, 1);
+            return create(ctx, "other.hello", hello, argc ? bytes(argv[0], NULL) : "", 1, 1, 1)
+                || create(ctx, "other.run", run_it, "write", 1, 1, 1);
         }"#;
     let (source, module) = (server.dir().join("other.c"), server.dir().join("other.so"));
     std::fs::write(&source, SOURCE).expect("its source");
