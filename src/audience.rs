@@ -12,7 +12,8 @@
 //! - the time when this server was a replica itself, or the file that it has loaded.
 //!
 //! The module is told of each of these before the next command, and asks again ([`ask_again`]); so it does after CONFIG
-//! SET: an AOF that is turned on may have to wait for its child.
+//! SET: an AOF that is turned on may have to wait for its child. It also asks again after each cron of the server, ten times
+//! a second: when the backlog has gone, and lest anything that nobody has thought of last for longer.
 //!
 //! Where an effect is left out the server is given the command itself. Mostly it drops that. Between the first replica's
 //! arrival and its child it puts it into the backlog, where nobody goes on from so early a place. But a unit is sent as a

@@ -159,8 +159,11 @@ unsafe extern "C" fn cron(
     _step: u64,
     _data: *mut c_void,
 ) {
-    // SAFETY: the server passes a context.
-    guard(|| expiry::cron(unsafe { Ctx::new(ctx) }));
+    guard(|| {
+        audience::ask_again();
+        // SAFETY: the server passes a context.
+        expiry::cron(unsafe { Ctx::new(ctx) });
+    });
 }
 
 unsafe extern "C" fn config_changed(
