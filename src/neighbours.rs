@@ -1,9 +1,10 @@
 //! Whether other modules are loaded. One of those may run a lock's command as part of something larger, keep it from being
-//! replicated, or save in the midst of it; and not all of that shows in what the server tells of a command.
+//! replicated, or save in the midst of it; and not all of that shows in what the server tells of a command. Modules that the
+//! server is built with (vector sets in Redis 8, Lua in Valkey 9) are none of these: they do nothing of the kind.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use crate::server::Ctx;
+use crate::server::{Ctx, Reply};
 
 /// Nobody has looked since a module came or went.
 const UNKNOWN: u8 = 0;
@@ -21,12 +22,27 @@ pub(crate) fn changed() {
 pub(crate) fn look(ctx: Ctx) {
     if NEIGHBOURS.load(Ordering::Relaxed) == UNKNOWN {
         let modules = ctx.run_own(c"E", c"MODULE", &[b"LIST"]);
-        let none = modules.error().is_none() && modules.len() == 1;
+        let own = |index| modules.element(index, is_own).unwrap_or(false);
+        let none = modules.error().is_none() && (0..modules.len()).all(own);
         NEIGHBOURS.store(if none { NONE } else { SOME }, Ordering::Relaxed);
     }
 }
 
-/// Whether this module is known to be the only one.
+/// Whether an entry of MODULE LIST is this module, or one that the server has not read from a file: its path is empty, or
+/// is its name.
+fn is_own(entry: &Reply) -> bool {
+    let field = |name: &[u8]| {
+        let at =
+            (0..entry.len()).find(|at| entry.element(*at, |word| word.text() == name).unwrap_or(false))?;
+        entry.element(at.saturating_add(1), |value| value.text().to_vec())
+    };
+    match (field(b"name"), field(b"path")) {
+        (Some(name), Some(path)) => name == b"lockfence" || path.is_empty() || path == name,
+        _ => false,
+    }
+}
+
+/// Whether it is known that there are none.
 pub(crate) fn none() -> bool {
     NEIGHBOURS.load(Ordering::Relaxed) == NONE
 }

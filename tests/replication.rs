@@ -754,6 +754,25 @@ server_tests! {
         assert!(acquire(&mut replica.connect(), "fresh", "last", MINUTE_MS) > next);
     }
 
+    /// The floor goes out with the first effects, and no more with every one: also beside the modules that some servers are
+    /// built with.
+    fn the_floor_is_told_and_then_no_more(kind: ServerKind) {
+        let server = Server::start(kind);
+        let mut stream = ReplicationStream::attach(&server);
+        let mut conn = server.connect();
+        let mut lengths = Vec::new();
+        for lock in ["first", "again", "third", "after"] {
+            acquire(&mut conn, lock, "me", MINUTE_MS);
+        }
+        while lengths.len() < 4 {
+            let command = stream.next_command(PATIENCE).expect("an effect");
+            if command[0] == EFFECT.as_bytes() {
+                lengths.push(command[2].len());
+            }
+        }
+        assert!(lengths[2] == lengths[3] && lengths[3] < lengths[0], "{lengths:?}");
+    }
+
     /// "The restart floor": another module that has nothing replicated runs the first command after a load. The floor goes
     /// out with what comes next, so that the replica stays above its primary.
     fn a_module_that_replicates_nothing_does_not_swallow_the_floor(kind: ServerKind) {

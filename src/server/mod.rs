@@ -18,7 +18,7 @@ mod reply;
 mod timer;
 
 pub(crate) use blocked::{Blocked, Callbacks, delivery, handle_of};
-pub(crate) use call::CallError;
+pub(crate) use call::{CallError, Reply};
 pub(crate) use command_time::{CommandTime, call_after_command, forget_after_this_turn, prepare_to_forget};
 pub(crate) use context::{
     Ctx, EFFECT, HAND_OVER, Level, Name, Text, avoid_replica_traffic, log_without_context,
