@@ -23,40 +23,31 @@
 use std::ffi::CStr;
 use std::ops::Range;
 use std::sync::LazyLock;
-use std::sync::atomic::{AtomicU8, Ordering};
 
 use lockfence_core::planted::{self, Bug};
 
+use crate::known::Known;
 use crate::neighbours;
 use crate::server::{self, Ctx, Facts, Name};
 
 /// Redis 7.0 to 7.4: read in the sources of 7.0.0, 7.0.15, 7.2.6 and 7.4.1. (Redis 8.0's milestones call themselves 7.9.)
 /// Later servers also send effects to the nodes that slots move to.
-const KNOWN: Range<u32> = 0x07_00_00..0x07_05_00;
+const VERSIONS: Range<u32> = 0x07_00_00..0x07_05_00;
 
-/// To be asked for.
-const UNKNOWN: u8 = 0;
-/// Somebody gets effects, or that cannot be ruled out.
-const SOMEBODY: u8 = 1;
-const NOBODY: u8 = 2;
-
-/// One of those. Beside the module's state, so that nothing keeps [`ask_again`] from being heard.
-static AUDIENCE: AtomicU8 = AtomicU8::new(UNKNOWN);
+/// Whether nobody gets effects. No: somebody does, or that cannot be ruled out.
+static NOBODY: Known = Known::not_yet();
 
 /// Forgets who gets effects: the next one asks.
 pub(crate) fn ask_again() {
     if !planted::is(Bug::AudienceKept) {
-        AUDIENCE.store(UNKNOWN, Ordering::Relaxed);
+        NOBODY.forget();
     }
 }
 
 /// Sends to replicas and the AOF what a command did to a lock, if anybody may get it. For the context of a command only.
 pub(crate) fn send(ctx: Ctx, key: Name<'_>, log: &[u8]) {
-    let audience = match AUDIENCE.load(Ordering::Relaxed) {
-        UNKNOWN => ask(ctx),
-        known => known,
-    };
-    if audience == NOBODY && ctx.is_plain_command() {
+    let nobody = NOBODY.get().unwrap_or_else(|| ask(ctx));
+    if nobody && neighbours::runs_for_a_client(ctx) {
         // Costs the server a comparison, and counts as a change for its save points.
         ctx.replicate_verbatim();
     } else {
@@ -64,22 +55,20 @@ pub(crate) fn send(ctx: Ctx, key: Name<'_>, log: &[u8]) {
     }
 }
 
-/// Finds out who would get an effect now.
-fn ask(ctx: Ctx) -> u8 {
-    /// Whether this is one of the [`KNOWN`]. Valkey calls itself Redis 7.2, beside its own name.
-    static IS_KNOWN: LazyLock<bool> = LazyLock::new(|| {
-        KNOWN.contains(&server::version())
+/// Finds out whether nobody would get an effect now.
+fn ask(ctx: Ctx) -> bool {
+    /// Whether this is one of the [`VERSIONS`]. Valkey calls itself Redis 7.2, beside its own name.
+    static IS_ONE: LazyLock<bool> = LazyLock::new(|| {
+        VERSIONS.contains(&server::version())
             && Facts::of(c"server").is_some_and(|facts| !facts.has(c"server_name"))
     });
     let is_zero = |section, fields: &[&CStr]| {
         Facts::of(section).is_some_and(|facts| fields.iter().all(|field| facts.number(field) == Some(0)))
     };
     neighbours::look(ctx);
-    let nobody = neighbours::none()
-        && *IS_KNOWN
+    let nobody = *IS_ONE
         && is_zero(c"replication", &[c"connected_slaves", c"repl_backlog_active"])
         && is_zero(c"persistence", &[c"aof_enabled"]);
-    let audience = if nobody { NOBODY } else { SOMEBODY };
-    AUDIENCE.store(audience, Ordering::Relaxed);
-    audience
+    NOBODY.learn(nobody);
+    nobody
 }

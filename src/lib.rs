@@ -19,6 +19,7 @@ mod expiry;
 mod info;
 #[allow(unsafe_code, reason = "the data types' callbacks")]
 mod key_type;
+mod known;
 #[allow(unsafe_code, reason = "the server's load entry")]
 mod load;
 mod log;

@@ -2,29 +2,23 @@
 //! replicated, or save in the midst of it; and not all of that shows in what the server tells of a command. Modules that the
 //! server is built with (vector sets in Redis 8, Lua in Valkey 9) are none of these: they do nothing of the kind.
 
-use std::sync::atomic::{AtomicU8, Ordering};
-
+use crate::known::Known;
 use crate::server::{Ctx, Reply};
 
-/// Nobody has looked since a module came or went.
-const UNKNOWN: u8 = 0;
-const SOME: u8 = 1;
-const NONE: u8 = 2;
-
-static NEIGHBOURS: AtomicU8 = AtomicU8::new(UNKNOWN);
+/// Whether there are none.
+static NONE: Known = Known::not_yet();
 
 /// A module has come or gone.
 pub(crate) fn changed() {
-    NEIGHBOURS.store(UNKNOWN, Ordering::Relaxed);
+    NONE.forget();
 }
 
 /// Finds out, where that is not known. Asks the server: not while the state is in use.
 pub(crate) fn look(ctx: Ctx) {
-    if NEIGHBOURS.load(Ordering::Relaxed) == UNKNOWN {
+    if NONE.get().is_none() {
         let modules = ctx.run_own(c"E", c"MODULE", &[b"LIST"]);
         let own = |index| modules.element(index, is_own).unwrap_or(false);
-        let none = modules.error().is_none() && (0..modules.len()).all(own);
-        NEIGHBOURS.store(if none { NONE } else { SOME }, Ordering::Relaxed);
+        NONE.learn(modules.error().is_none() && (0..modules.len()).all(own));
     }
 }
 
@@ -42,7 +36,7 @@ fn is_own(entry: &Reply) -> bool {
     }
 }
 
-/// Whether it is known that there are none.
-pub(crate) fn none() -> bool {
-    NEIGHBOURS.load(Ordering::Relaxed) == NONE
+/// Whether it is certain that a client's own command is running, by itself: no script, no transaction, no other module.
+pub(crate) fn runs_for_a_client(ctx: Ctx) -> bool {
+    NONE.get() == Some(true) && ctx.is_plain_command()
 }

@@ -117,7 +117,7 @@ fn announce_floor(state: &mut State, ctx: Ctx, log: &mut Log) {
         return;
     }
     log.push_floor(floor);
-    if state.running_own || (neighbours::none() && ctx.is_plain_command()) {
+    if state.running_own || neighbours::runs_for_a_client(ctx) {
         state.announced_floor = floor.token;
     }
 }

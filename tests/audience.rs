@@ -10,8 +10,8 @@ use lockfence_testkit::{
     Conn, Proxy, ReplicationStream, Server, ServerBuilder, ServerKind, cmd, send, server_tests, wait_until,
 };
 
-use crate::common::{LONG_MS, assert_same_data, other_module};
-use crate::durable::{PATIENCE, acquire, look, save_in_background, wait_aof_whole};
+use crate::common::{LONG_MS, assert_same_data, offset, other_module};
+use crate::durable::{PATIENCE, acquire, crash_with_new_settings, look, save_in_background, wait_aof_whole};
 
 /// So that snapshots stay small.
 const BETWEEN_ROUNDS: Duration = Duration::from_millis(1);
@@ -59,11 +59,13 @@ impl Load {
         }
     }
 
-    fn join(&mut self) {
+    fn stop(&mut self) -> thread::Result<()> {
         self.stop.store(true, Ordering::Relaxed);
-        if let Some(clients) = self.clients.take() {
-            clients.join().expect("no command has failed");
-        }
+        self.clients.take().map_or(Ok(()), JoinHandle::join)
+    }
+
+    fn join(&mut self) {
+        self.stop().expect("no command has failed");
     }
 
     /// Ends it; how many rounds it made.
@@ -90,10 +92,7 @@ impl Load {
 impl Drop for Load {
     /// Where a test fails its clients must not go on, nor fail after it.
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(clients) = self.clients.take() {
-            let _ = clients.join();
-        }
+        let _ = self.stop();
     }
 }
 
@@ -160,16 +159,11 @@ fn wait_replicas(server: &Server, count: u64) {
     wait_number(server, "replication", "connected_slaves", count);
 }
 
-#[track_caller]
-fn assert_saving(server: &Server) {
-    assert_eq!(number(server, "persistence", "rdb_bgsave_in_progress"), 1, "a child saves");
-}
-
 /// Saves in the background; the child is still at work.
 #[track_caller]
 fn begin_to_save(server: &Server) {
     cmd!(server.connect(), "BGSAVE").no_err();
-    assert_saving(server);
+    assert_eq!(number(server, "persistence", "rdb_bgsave_in_progress"), 1, "a child saves");
 }
 
 /// Once the AOF is whole, it holds all the data that there is.
@@ -179,10 +173,7 @@ fn all_is_in_the_aof(server: &Server, mut load: Load) {
     load.goes_on();
     let rounds = load.end();
     let before = server.digest();
-    // So that the next start reads it.
-    cmd!(server.connect(), "CONFIG", "REWRITE").ok();
-    server.kill9();
-    server.restart();
+    crash_with_new_settings(server);
     assert_eq!(server.digest(), before, "{rounds} rounds");
 }
 
@@ -209,10 +200,9 @@ fn told_of_a_grant(kind: ServerKind, beside_another: bool) -> String {
     }
     acquire(&mut conn, "lock", "me", LONG_MS);
     begin_history(&server);
-    let info = server.info("replication");
-    let offset = info["master_repl_offset"].parse().expect("an offset");
+    let (history, before) = (&server.info("replication")["master_replid"], offset(&server));
     acquire(&mut conn, "next", "me", LONG_MS);
-    let lines = ReplicationStream::go_on(&server, &info["master_replid"], offset).lines_until_now(&server);
+    let lines = ReplicationStream::go_on(&server, history, before).lines_until_now(&server);
     let told = lines.iter().find(|line| !line.starts_with("SELECT")).expect("the grant");
     told.split(' ').next().unwrap_or_default().to_owned()
 }

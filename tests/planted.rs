@@ -5,7 +5,7 @@ use crate::durable;
 
 use std::time::Duration;
 
-use durable::{PATIENCE, acquire, high_and_floor, look, ttl_ms, wait_aof_whole};
+use durable::{PATIENCE, acquire, crash_with_new_settings, high_and_floor, look, ttl_ms, wait_aof_whole};
 use lockfence_core::planted::Bug;
 use lockfence_testkit::{
     Direction, Proxy, Server, ServerBuilder, ServerKind, cmd, send, server_tests, wait_until,
@@ -179,10 +179,8 @@ fn late_aof(kind: ServerKind, bug: Bug) -> Found {
     server.config_set("appendonly", "yes");
     wait_aof_whole(&server);
     acquire(&mut conn, "another", "after", 600_000);
-    cmd!(conn, "CONFIG", "REWRITE").ok();
     let before = server.digest();
-    server.kill9();
-    server.restart();
+    crash_with_new_settings(&server);
     if server.digest() == before { Ok(()) } else { Err("the AOF lacks something".to_owned()) }
 }
 

@@ -110,6 +110,14 @@ pub(crate) fn wait_aof_whole(server: &Server) {
     });
 }
 
+/// Kills the server and starts it with the settings that it had in the end: an AOF that was turned on is read.
+#[track_caller]
+pub(crate) fn crash_with_new_settings(server: &Server) {
+    cmd!(server.connect(), "CONFIG", "REWRITE").ok();
+    server.kill9();
+    server.restart();
+}
+
 /// Saves in the background and waits until it is done.
 #[track_caller]
 pub(crate) fn save_in_background(server: &Server) {

@@ -22,7 +22,7 @@ impl ReplicationStream {
         let mut conn = server.connect();
         // SYNC rather than PSYNC: the server expects no acknowledgements of such a replica.
         conn.send(["SYNC"]);
-        let mut stream = Self { conn, unread: Vec::new(), markers: 0 };
+        let mut stream = Self::of(conn);
         stream.skip_snapshot();
         stream
     }
@@ -35,10 +35,14 @@ impl ReplicationStream {
     pub fn go_on(server: &Server, id: &str, offset: u64) -> Self {
         let mut conn = server.connect();
         conn.send(["PSYNC", id, &(offset + 1).to_string()]);
-        let mut stream = Self { conn, unread: Vec::new(), markers: 0 };
+        let mut stream = Self::of(conn);
         let line = stream.line(Instant::now() + PATIENCE);
         assert!(line.starts_with("+CONTINUE"), "expected to go on, got {line:?}");
         stream
+    }
+
+    fn of(conn: Conn) -> Self {
+        Self { conn, unread: Vec::new(), markers: 0 }
     }
 
     /// The next command, without the server's own PING and REPLCONF; `None` when none comes in time.
